@@ -213,6 +213,35 @@ def test_a_layer_with_a_ring_reads_its_window(
     assert reads(900) - reads(0) == (32 + 900) * position
 
 
+@pytest.mark.parametrize(
+    ("layout", "dtype", "name", "shape"),
+    [
+        ("packed", "int8", "key_cache_{}", (0, 1024, 34)),
+        ("position_head_dim", "float32", "key_cache_{}", (1024, 0, 8)),
+        ("head_position_dim", "float16", "past_key_values.{}.key", (1, 0, 1024, 8)),
+        ("channels_position", "float16", "key_cache_{}", (1, 0, 1, 1024)),
+    ],
+)
+def test_a_layer_with_more_heads_reads_more(
+    bundle: Path, layout: str, dtype: str, name: str, shape: tuple[int, ...]
+) -> None:
+    def reads(heads: int) -> float:
+        def with_heads(manifest: dict[str, Any]) -> None:
+            manifest["cache"] |= {"layout": layout, "capacity": 1024, "dtype": dtype}
+            manifest["methods"]["decode"]["inputs"] = [
+                {"name": name.format(layer), "dtype": "uint8", "shape": [size or count for size in shape]}
+                for layer, heads in enumerate((2, other))
+                for count in [heads * 8 if layout == "channels_position" else heads]
+            ]
+
+        other = heads
+        edit_manifest(bundle, with_heads)
+        manifest = open_bundle(bundle).manifest
+        return work_of(manifest, "decode", 100)["attention"].bytes - work_of(manifest, "decode", 0)["attention"].bytes
+
+    assert reads(6) == 2 * reads(2)  # two and six heads, twice two
+
+
 def test_a_head_without_bytes_of_its_own_is_the_embedding(bundle: Path) -> None:
     edit_manifest(bundle, lambda manifest: manifest["quantization"]["head"].update(bytes=0))
     assert weight_bytes(open_bundle(bundle).manifest) == 161_000

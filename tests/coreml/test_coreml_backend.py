@@ -215,6 +215,25 @@ def test_caches_of_a_layer_with_a_window_are_ring_buffers(channels_first: bool) 
     assert backend.length == 0
 
 
+@pytest.mark.parametrize("channels_first", [False, True], ids=["plain", "channels_first"])
+def test_caches_of_layers_may_differ_in_their_heads(channels_first: bool) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def predict(method: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        seen.append({name: value.copy() for name, value in inputs.items()})
+        shapes = [(1, 2 * heads, 1, 3) if channels_first else (3, heads, 2) for heads in (1, 3)]
+        new = {layer: np.full(shape, 1.0 + layer) for layer, shape in enumerate(shapes)}
+        return {f"new_{kind}_{layer}": new[layer] for kind in ("key", "value") for layer in new}
+
+    backend = CoreMLBackend(predict, ModelSpec(6, 5, 0, 0, prefill_rows=3), CacheLayout(0, (1, 3), 2, channels_first))
+    for _ in range(2):
+        _chain(backend, "prefill", [1, 2, 3])
+        backend.commit([0, 1, 2])
+    shapes = [(1, 2, 1, 6), (1, 6, 1, 6)] if channels_first else [(6, 1, 2), (6, 3, 2)]
+    assert [seen[1][f"value_cache_{layer}"].shape for layer in range(2)] == shapes
+    assert [float(seen[1][f"key_cache_{layer}"].sum()) for layer in range(2)] == [3 * 2 * 1.0, 3 * 6 * 2.0]
+
+
 def test_logits_in_chunks_are_joined() -> None:
     chunks = {
         f"logits_{i}": np.arange(2 * n, dtype=np.float16).reshape(1, n, 1, 2) + 100 * i for i, n in ((0, 3), (1, 2))

@@ -29,13 +29,13 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 )
 WHOLE = "session.disable_cpu_ep_fallback=1"
-# By how much logits of up to 14 may differ between methods: float32 sums of another order by 1e-5, float16 by 0.02.
 CONVOLUTIONS: dict[str, Any] = {
     "architectures": ["Lfm2ForCausalLM"],
     "num_key_value_heads": 1,
     "layer_types": ["conv", "full_attention", "conv"],
     "block_auto_adjust_ff_dim": False,
 }
+# By how much logits of up to 14 may differ between methods: float32 sums of another order by 1e-5, float16 by 0.02.
 NEAR_TIE = {"webgpu": 1e-4, "qnn": 0.05}
 PACKAGE = {"webgpu": software_gpu.PACKAGE.replace("==", " "), "qnn": "onnxruntime "}
 
@@ -103,7 +103,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         (folder / "chat_template.jinja").write_text(TEMPLATE)
         plan = export_samples.config_for(
             checkpoint, folder / "bundle", target="onnx", provider=provider, schedule=schedule,
-            **({"quantize": "none"} if convolves else {}),  # 64 random channels lose much to products of rounded ones
+            **({"quantize": "none"} if convolves else {}),  # in 64 random channels, errors of k and v multiply
         )  # fmt: skip
         run_export(plan)
         return plan.output_dir

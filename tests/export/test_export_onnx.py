@@ -199,6 +199,22 @@ def test_a_whole_export_gives_a_bundle(model: StreamFused, tmp_path: Path) -> No
     assert recorded["verify_12.logits"].shape == (6, 258)
 
 
+def test_the_taps_of_convolutions_count_as_attention(tmp_path: Path) -> None:
+    """With three taps each for more channels than a graph itself would hold, in float32."""
+    torch.manual_seed(0)
+    changes = {
+        "architectures": ["Lfm2ForCausalLM"], "hidden_size": 128, "num_hidden_layers": 2,
+        "layer_types": ["conv", "conv"], "block_auto_adjust_ff_dim": False,
+    }  # fmt: skip
+    checkpoint = write_checkpoint(tmp_path / "lfm", tiny_model({"num_msa_layers": 1}, **changes), **changes)
+    config = config_for(checkpoint, tmp_path / "bundle", target="onnx", quantize="none", dtype="float32")
+    run_export(config)
+    weights, norms = 2 * (4 * 128 + 3) * 128, 2 * 128  # q, k, v and o, and taps; norms are in the graph
+    expected = preview(replace(config, overwrite=True)).parts["attention"].bytes
+    counted = open_bundle(config.output_dir).manifest.quantization.attention.bytes
+    assert counted == 4 * weights == expected - 4 * norms
+
+
 def test_what_tunes_the_base_counts_with_the_matrices_that_it_adapts(tmp_path: Path) -> None:
     """As in the preview, and as with the kernels (test_export_merge.py); every pass reads it."""
     layers = {"num_hidden_layers": 2}

@@ -239,7 +239,10 @@ def test_layers_of_smollm3_without_a_rotary_embedding_have_the_window(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}}, "parts for images or sound"),
+        (
+            {"architectures": ["Gemma3nForConditionalGeneration"]},
+            "architecture 'Gemma3nForConditionalGeneration' is not",
+        ),
         ({"hidden_activation": "gelu"}, "hidden_activation 'gelu' is not supported .only 'gelu_pytorch_tanh' is"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0 is not supported"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention True is not supported"),

@@ -109,6 +109,14 @@ def test_a_chat_template_that_cannot_be_read_is_named(name: str, content: bytes,
         own_template(folder)
 
 
+def test_a_template_beside_those_of_the_tokenizer_is_read_last(folder: Path) -> None:
+    """Models with a part for images may have theirs in chat_template.json."""
+    (folder / "chat_template.json").write_text('{"chat_template": "a"}')
+    assert own_template(folder) == "a"
+    (folder / "tokenizer_config.json").write_text('{"chat_template": "b"}')
+    assert own_template(folder) == "b"
+
+
 def test_of_several_chat_templates_the_default_one_is_taken(folder: Path) -> None:
     named = [{"name": "tool_use", "template": "b"}, {"name": "default", "template": "a"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))

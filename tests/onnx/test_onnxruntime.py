@@ -205,30 +205,37 @@ def test_a_trimmed_backend_has_given_back_its_memory_and_gives_the_same_logits(w
     backend.trim()
 
 
-# A window of 7 positions, or a convolution: caches of 288 positions in one of two layers. Those of the convolution have
-# more heads.
+# A window of 7 positions, or convolutions of three: some layers have caches of 288 positions. Those of the convolutions
+# have two heads.
+LFM2 = {"architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": False, "num_hidden_layers": 4}
 WINDOWS: dict[str, dict[str, Any]] = {
-    "MinistralForCausalLM": {"sliding_window": 7, "layer_types": ["full_attention", "sliding_attention"]},
-    "Lfm2ForCausalLM": {
-        "num_key_value_heads": 1,
-        "layer_types": ["full_attention", "conv"],
-        "block_auto_adjust_ff_dim": False,
+    "window": {
+        "architectures": ["MinistralForCausalLM"],
+        "num_hidden_layers": 2,
+        "sliding_window": 7,
+        "layer_types": ["full_attention", "sliding_attention"],
+    },
+    "convolutions": {**LFM2, "num_key_value_heads": 1, "layer_types": ["conv", "full_attention"] * 2},
+    "convolutions, with the heads of attention": {
+        **LFM2,
+        "num_key_value_heads": 2,
+        "layer_types": ["conv", "full_attention"] * 2,
     },
 }
 WINDOW_OPTIONS: dict[str, Any] = {"max_context_len": 448, "widths": (4,), "default_width": 4, "prune_keep": 4}
 
 
-def windowed(folder: Path, provider: str, family: str = "MinistralForCausalLM") -> Written:
+def windowed(folder: Path, provider: str, kind: str = "window") -> Written:
     torch.manual_seed(5)
-    sizes = {"num_hidden_layers": 2, "max_position_embeddings": 448}
-    model = tiny_model({"num_msa_layers": 1}, architectures=[family], **sizes, **WINDOWS[family])
+    top = WINDOWS[kind]["num_hidden_layers"] // 2
+    model = tiny_model({"num_msa_layers": top}, max_position_embeddings=448, **WINDOWS[kind])
     return write(folder, model, "float32", "none", "deferred", provider, **WINDOW_OPTIONS)
 
 
-@pytest.mark.parametrize("family", WINDOWS)
-def test_rings_in_the_memory_of_a_provider_have_the_rows_of_those_of_the_host(tmp_path: Path, family: str) -> None:
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_rings_in_the_memory_of_a_provider_have_the_rows_of_those_of_the_host(tmp_path: Path, kind: str) -> None:
     """The processor as a provider with memory of its own, so that commit.onnx writes the caches."""
-    written, own = windowed(tmp_path, "webgpu", family), Choice(replace(PROVIDERS["cpu"], device="cpu"))
+    written, own = windowed(tmp_path, "webgpu", kind), Choice(replace(PROVIDERS["cpu"], device="cpu"))
     text = np.random.default_rng(2).integers(4, 250, 430).tolist()
     found = []
     for choice in (None, own):
@@ -239,6 +246,16 @@ def test_rings_in_the_memory_of_a_provider_have_the_rows_of_those_of_the_host(tm
             prefill(backend, text[:400])
             found.append(np.concatenate([rows, decode_rows(backend, text[400:], 400)]))
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_layers", "x"), ("num_msa_layers", "3"), ("num_msa_layers", "-1")])
+def test_damaged_metadata_are_refused(tmp_path: Path, key: str, value: str) -> None:
+    written = windowed(tmp_path, "cpu")
+    graph = onnx.load(tmp_path / "decode.onnx", load_external_data=False)
+    next(prop for prop in graph.metadata_props if prop.key == f"streamfuse.{key}").value = value
+    (tmp_path / "decode.onnx").write_bytes(graph.SerializeToString())
+    with pytest.raises(BackendError, match=r"decode\.onnx is no graph of streamfuse"):
+        OnnxBackend(tmp_path, written.spec, 1)
 
 
 def test_a_ring_without_its_window_is_refused(tmp_path: Path) -> None:

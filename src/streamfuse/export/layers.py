@@ -361,7 +361,8 @@ class Attention(nn.Module):
 
 
 class Convolution(nn.Module):
-    """The rows before each row are taken by position from cached and new rows, by a product with zeros and ones."""
+    """The rows before each row are found by position among cached and new rows, and gathered by products with one-hot
+    matrices."""
 
     taps: Tensor  # [L, h], the one of the row itself last
 
@@ -453,8 +454,8 @@ def taps_of(convolution: ShortConvolution) -> Tensor:
 def convolved(read: Tensor, seen: Tensor, places: Tensor, position_ids: Tensor, taps: Tensor) -> Tensor:
     """The causal convolution of each channel of `read` [C + R, h], cached and new rows, at the new rows: [R, h].
 
-    `seen` [R, C + R] has 1 where a row may read another, else 0. `places` int [C + R] and `position_ids` int [R] are
-    positions. `taps` [L, h], the one of the row itself last.
+    `seen` [R, C + R]: seen[i, j] is 1 if new row i may read row j, else 0. `places` int [C + R] and `position_ids`
+    int [R] are positions. `taps` [L, h], the one of the row itself last.
     """
     mixed = read[len(read) - len(position_ids) :] * taps[-1]
     for back in range(1, len(taps)):

@@ -17,7 +17,7 @@ from torch import Tensor
 from streamfuse.durable import one_writer, os_error, reason, replace_file
 
 from .config import ModelConfig, StreamConfig
-from .families import from_checkpoint, own_name
+from .families import from_checkpoint, is_text, own_name
 from .fields import PEFT, CheckpointError, CheckpointWarning, read_object
 from .quantized import decoded, shapes_of
 from .shapes import EMBEDDING, HEAD, check_headers, check_shapes, follows_from_config, has_of, packing, read_headers
@@ -64,7 +64,9 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
             shard = load_file(path)
         except (SafetensorError, KeyError) as error:  # KeyError: a dtype that PyTorch does not have
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
-        check_types(shapes_of(read_header(path), packed, has))
+        shard = {name: value for name, value in shard.items() if is_text(name)}
+        headers = {name: facts for name, facts in read_header(path).items() if is_text(name)}
+        check_types(shapes_of(headers, packed, has))
         check_finite(shard, path)
         if packed is not None:
             stored |= shard
@@ -131,6 +133,8 @@ def own_template(folder: Path) -> str | None:
     if isinstance(template, list):  # several named templates
         named |= {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
+    if template is None:  # of models that also have a part for images
+        template = read_object(folder / "chat_template.json").get("chat_template")
     if template is None and named:
         warnings.warn(
             f"{path}: its chat templates are {', '.join(named)}, and none is named default, so none is used; "

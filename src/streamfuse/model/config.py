@@ -32,6 +32,7 @@ from .fields import CheckpointError as CheckpointError
 from .fields import read_object as read_object
 from .quantized import packed_of
 from .rope import Rotary, by_layer_type, rotary_of, trained_length
+from .text_part import text_config
 
 if TYPE_CHECKING:
     from .heads import Heads
@@ -162,23 +163,23 @@ class ModelConfig:
             CheckpointError: a field is missing, or the architecture or a feature of it (unknown RoPE scaling, another
                 activation, experts) is not supported.
         """
+        config = text_config(config, source)
         numbers = Fields(config, source)
         by_type = {kind: [name] for name, kind in ARCHITECTURES.items()}
         named = config.get("architectures") or by_type.get(str(config.get("model_type")), ["?"])
         architecture = named[0] if isinstance(named, list) else named
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             own = UNSUPPORTED.get(architecture) if isinstance(architecture, str) else None
-            reason = "" if own is None else f" because of its {own}"
-            step = ADD_A_FAMILY
-            if "text_config" in config:
-                reason, step = " because of its parts for images or sound", "use the text model's own checkpoint"
-            known = ", ".join(ARCHITECTURES)
+            reason, known = "" if own is None else f" because of its {own}", ", ".join(ARCHITECTURES)
             raise CheckpointError(
-                f"{source}: architecture {architecture!r} is not supported{reason}; supported are {known}; {step}"
+                f"{source}: architecture {architecture!r} is not supported{reason}; supported are {known}; "
+                f"{ADD_A_FAMILY}"
             )
         family = FAMILIES[architecture]
         _check_kind(config, architecture, source)
-        heads, hidden, vocab = (numbers.size(n) for n in ("num_attention_heads", "hidden_size", "vocab_size"))
+        heads, hidden, vocab = (
+            numbers.size(name, family.default(name)) for name in ("num_attention_heads", "hidden_size", "vocab_size")
+        )
         own_kv_heads = heads if "num_key_value_heads" in config else family.default("num_key_value_heads") or heads
         kv_heads = numbers.size("num_key_value_heads", own_kv_heads)
         own_head_dim = hidden // heads if "head_dim" in config else family.default("head_dim") or hidden // heads
@@ -197,6 +198,8 @@ class ModelConfig:
         window = None if window is None or window >= longest else window
         taps = numbers.size("conv_L_cache", 3) if CONVOLUTION in kinds else None
         windows = {"full_attention": None, "sliding_attention": window, CONVOLUTION: taps}
+        if taps == 1:
+            raise CheckpointError(f"{source}: conv_L_cache must be at least 2, not 1")
         if taps is not None and hidden % (2 * head_dim):
             raise CheckpointError(
                 f"{source}: hidden_size must be a multiple of {2 * head_dim} (two heads), not {hidden}"

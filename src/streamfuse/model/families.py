@@ -6,6 +6,7 @@ the operators do not know families by name. docs/architecture.md, "Add a family"
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +27,9 @@ CONVOLUTION = "conv"  # in `layer_types`: a layer with a short convolution in pl
 Sliding = Literal["none", "from", "without rotary", "all", "pattern"]
 
 _PREFIX = "model."
+# In checkpoints that also have parts for images or sound: prefixes of the text model, and names of the other parts.
+_TEXT = re.compile(r"(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")
+_OTHER = re.compile(r"(?:model\.)?(?:vision_tower|vision_model|visual|audio_tower|multi_modal_projector|connector)\.")
 _AFTER = {"post_attention_layernorm": "attention_output_norm", "post_feedforward_layernorm": "mlp_output_norm"}
 
 
@@ -165,7 +169,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "Gemma3ForCausalLM": Family(
         "gemma3_text",
-        {"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "tie_word_embeddings": True,
+        {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+         "max_position_embeddings": 131072, "tie_word_embeddings": True,
          "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1000000.0,
          "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6, "hidden_activation": "gelu_pytorch_tanh"},
         reads=("query_pre_attn_scalar",),
@@ -223,7 +228,13 @@ ARCHITECTURES = {name: family.model_type for name, family in FAMILIES.items()}
 
 def own_name(name: str) -> str:
     """A tensor's name without the checkpoint's prefix."""
-    return name.removeprefix(_PREFIX)
+    found = _TEXT.match(name)
+    return name.removeprefix(_PREFIX) if found is None else name[found.end() :]
+
+
+def is_text(name: str) -> bool:
+    """Whether a tensor of this name may belong to the text model."""
+    return _OTHER.match(name) is None
 
 
 def own_module(name: str, config: ModelConfig) -> str:

@@ -41,6 +41,7 @@ _HUB_FILES = [
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "chat_template.json",
     "LICENSE*",
 ]
 _HUB_TIMEOUT_S = 6.0

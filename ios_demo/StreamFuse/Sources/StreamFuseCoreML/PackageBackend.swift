@@ -143,7 +143,7 @@ final class PackageBackend: Backend {
     guard truncatable(length) == length else {
       throw StreamFuseError(
         .badArgument,
-        "cannot truncate to \(length): layers with a sliding window of \(layout.window) positions have only those from "
+        "cannot truncate to \(length): layers with a window of \(layout.window) positions have only those from "
           + "\(oldest) on; truncate to 0 and run the tokens again")
     }
     self.length = length
@@ -203,12 +203,13 @@ final class PackageBackend: Backend {
     _ length: Int, _ body: (any Tensor, _ count: Int, UnsafeMutableRawBufferPointer) throws -> Void
   ) throws {
     if length == 0 { return }
+    let counts = (0..<layout.numLayers).map { layout.rows(layer: $0, length: length) }
+    let bytes = counts.enumerated().map { $1 * layout.rowSize(layer: $0) * layout.floats.bytes }
+    let rows = UnsafeMutableRawBufferPointer.allocate(byteCount: bytes.max() ?? 0, alignment: 16)
+    defer { rows.deallocate() }
     for (index, cache) in caches.enumerated() {
-      let count = layout.rows(layer: index / 2, length: length)
-      let bytes = count * layout.rowSize(layer: index / 2) * layout.floats.bytes
-      let rows = UnsafeMutableRawBufferPointer.allocate(byteCount: bytes, alignment: 16)
-      defer { rows.deallocate() }
-      try body(cache.tensor, count, rows)
+      let layer = index / 2
+      try body(cache.tensor, counts[layer], UnsafeMutableRawBufferPointer(rebasing: rows[..<bytes[layer]]))
     }
   }
 

@@ -22,7 +22,7 @@ private let mostCount = 1 << 16
 /// Plain: caches [C, Hkv, D], mask [R, C + R], hidden [K, h]. Channels first, for the Neural Engine: caches
 /// [1, Hkv * D, 1, C], mask [1, C + R, 1, R], hidden [1, h, 1, K]. New rows have the cache's layout. Caches of layers with
 /// a sliding window can have fewer positions than C, which the mask has: position t is at t modulo their number. Those of a
-/// convolution, whose window are its taps, can have another number of heads.
+/// convolution, whose window is its number of taps, may have a different number of heads.
 public struct PackageLayout: Sendable, Equatable {
   /// Layers of the model.
   public let numLayers: Int
@@ -40,7 +40,8 @@ public struct PackageLayout: Sendable, Equatable {
   public let methods: [String]
   /// Whether `streams` takes the token after its node as input.
   public let nextToken: Bool
-  /// The window of layers with a sliding window; 0: there are none, and no function has the input `cache_length`.
+  /// The window of layers with a sliding window or a convolution; 0: there are none, and no function has the input
+  /// `cache_length`.
   public let window: Int
   /// Positions in the caches of each layer, if there is a window; else empty, and all have the whole context.
   public let cachePositions: [Int]
@@ -51,7 +52,8 @@ public struct PackageLayout: Sendable, Equatable {
   public init(metadata: [String: String]) throws {
     func value(_ key: String) throws -> String {
       guard let text = metadata["streamfuse.\(key)"] else {
-        throw StreamFuseError(.badProgram, "this package is not streamfuse's: its metadata has no streamfuse.\(key)")
+        throw StreamFuseError(
+          .badProgram, "this package is not of this version of streamfuse: its metadata has no streamfuse.\(key)")
       }
       return text
     }
@@ -68,16 +70,13 @@ public struct PackageLayout: Sendable, Equatable {
     let layers = try count("num_layers")
     numLayers = layers
     numTopLayers = try count("num_msa_layers", in: 0...layers)
-    func counts(_ key: String) throws -> [Int] {
+    func counts(_ key: String, in range: ClosedRange<Int>) throws -> [Int] {
       try value(key) { text in
         let found = try? JSONDecoder().decode([Int].self, from: Data(text.utf8))
-        return found.flatMap { $0.count == layers && $0.allSatisfy { $0 > 0 } ? $0 : nil }
+        return found.flatMap { $0.count == layers && $0.allSatisfy(range.contains) ? $0 : nil }
       }
     }
-    kvHeads = try counts("kv_heads")
-    guard kvHeads.allSatisfy({ $0 <= mostCount }) else {
-      throw StreamFuseError(.badProgram, "the package's metadata says \(kvHeads) for streamfuse.kv_heads, which is not valid")
-    }
+    kvHeads = try counts("kv_heads", in: 1...mostCount)
     headDim = try count("head_dim")
     channelsFirst = try value("layout") { ["plain": false, "ane": true][$0] }
     floats = try value("dtype") { ["float16": .float16, "float32": .float32][$0] }
@@ -85,7 +84,7 @@ public struct PackageLayout: Sendable, Equatable {
     nextToken = metadata["streamfuse.next_token"] == "true"  // missing in older packages
     let hasWindow = metadata["streamfuse.sliding_window"] != nil
     window = hasWindow ? try count("sliding_window", in: 1...(.max)) : 0
-    cachePositions = hasWindow ? try counts("cache_positions") : []
+    cachePositions = hasWindow ? try counts("cache_positions", in: 1...(.max)) : []
     computeUnits = try value("compute_units") { ComputeUnits(rawValue: $0) }
   }
 

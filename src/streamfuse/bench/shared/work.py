@@ -6,6 +6,7 @@ cached keys and values. Multiply-accumulates are those of the real products; pad
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamfuse.bundle.manifest import DECODE, PREFILL, STREAMS, Manifest
@@ -107,15 +108,19 @@ def _attended(manifest: Manifest, context: int) -> tuple[list[int], list[int]]:
     number of heads in the cache, which a convolution can have more of than attention."""
     capacity, axis = manifest.cache.capacity, _POSITIONS_AXIS[manifest.cache.layout]
     inputs = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].inputs}
-    new = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].outputs}
     found, heads = [], []
     for layer in range(manifest.model.num_layers):
         shape = inputs.get(f"key_cache_{layer}") or inputs.get(f"past_key_values.{layer}.key") or ()
         is_ring = len(shape) > axis and shape[axis] < capacity
         found.append(min(context, shape[axis] - REWINDABLE) if is_ring else context)
-        rows = new.get(f"new_key_{layer}") or ()
-        heads.append(rows[1] if len(rows) == 3 else manifest.model.num_kv_heads)
+        heads.append(_heads(manifest, shape) if len(shape) > axis else manifest.model.num_kv_heads)
     return found, heads
+
+
+def _heads(manifest: Manifest, shape: Sequence[int]) -> int:
+    """Heads in a key cache of this shape."""
+    layout = manifest.cache.layout
+    return shape[1] // manifest.model.head_dim if layout == "channels_position" else shape[layout != "packed"]
 
 
 def _position_bytes(manifest: Manifest, kv_heads: int) -> float:

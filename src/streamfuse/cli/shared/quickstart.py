@@ -37,7 +37,13 @@ _BATCH = 32  # answers that are generated together, and written together
 _LONGEST_PROMPT = 4096
 _CONTEXT = 1024
 _LEAST_ANSWER = 16  # tokens that the context must leave for the answer to a compared prompt
-_TEXTS = ("chat_template.jinja", "generation_config.json", "special_tokens_map.json", "tokenizer_config.json")
+_TEXTS = (
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "special_tokens_map.json",
+    "tokenizer_config.json",
+)
 _PROBE_STEPS = 4
 STEPS = ("own text", "n-gram table", "bundle", "comparison")
 

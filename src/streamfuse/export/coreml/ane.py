@@ -226,7 +226,7 @@ class Attention(nn.Module):
 
     def __init__(self, kv_heads: int, scale: float, window: int | None) -> None:
         super().__init__()
-        self.kv_heads, self.window = kv_heads, window
+        self.kv_heads, self.mask_key = kv_heads, window
         self.register_buffer("scale", torch.full((1,), scale))
 
     def forward(
@@ -237,10 +237,10 @@ class Attention(nn.Module):
         key_cache: Tensor,
         value_cache: Tensor,
         _: None,
-        masks: dict[plain.Window, Tensor],
+        masks: dict[plain.MaskKey, Tensor],
         position_ids: Tensor,
     ) -> Tensor:
-        mask = masks[self.window]
+        mask = masks[self.mask_key]
         rows, dim = query.shape[3], key.shape[1] // self.kv_heads
         group = query.shape[1] // key.shape[1]
         queries = (query * self.scale).split(dim, 1)
@@ -263,7 +263,7 @@ class GatedConvolution(nn.Module):
     def __init__(self, convolution: ShortConvolution) -> None:
         super().__init__()
         self.register_buffer("taps", layers.taps_of(convolution)[:, None, :, None, None])
-        self.window = plain.Taps(len(self.taps))
+        self.mask_key = plain.Taps(len(self.taps))
 
     def forward(
         self,
@@ -273,13 +273,13 @@ class GatedConvolution(nn.Module):
         key_cache: Tensor,
         value_cache: Tensor,
         _: None,
-        masks: dict[plain.Window, list[Tensor]],
+        masks: dict[plain.MaskKey, list[Tensor]],
         position_ids: Tensor,
     ) -> Tensor:
         new = torch.cat([key, value], 1)
         read = torch.cat([torch.cat([key_cache, value_cache], 1), new], 3)
         mixed = new * self.taps[-1]
-        for back, earlier in enumerate(masks[self.window], 1):
+        for back, earlier in enumerate(masks[self.mask_key], 1):
             mixed = mixed + torch.einsum("bkhq,bchk->bchq", earlier, read) * self.taps[-1 - back]
         return query * mixed
 

@@ -22,7 +22,7 @@ from ..layers import CachedPositions, within
 from ..pruning import Survivors
 from ..weights import Positions, Span, Turn, Weights
 from . import ane, plain
-from .plain import Window
+from .plain import MaskKey
 from .stored import Store
 
 
@@ -61,8 +61,8 @@ class Cached(NamedTuple):
 
 
 class MaskedSpan(nn.Module):
-    """Layers with an additive mask for each window, and the matrices of `Earlier` for convolutions; inputs and outputs
-    are rows [R, h], whatever the layout inside.
+    """Layers with an additive mask for each window, and the matrices of `EarlierRows` for convolutions; inputs and
+    outputs are rows [R, h], whatever the layout inside.
 
     If the mask has only the part for cached rows, `visible` [R, R] has ones and zeros for the new rows.
     """
@@ -73,9 +73,9 @@ class MaskedSpan(nn.Module):
         super().__init__()
         self.span, self.capacity = span, weights.shapes.capacity
         self.group, self.channels = weights.group, weights.channels
-        windows = dict.fromkeys(cast("Window", attention.window) for attention in span.attentions)
-        self.masks = {window: _mask_of(window, weights) for window in windows}
-        self.window_masks = nn.ModuleList(mask for mask in self.masks.values() if mask is not None)
+        keys = dict.fromkeys(cast("MaskKey", attention.mask_key) for attention in span.attentions)
+        self.builders = {key: _builder_of(key, weights) for key in keys}
+        self.mask_builders = nn.ModuleList(builder for builder in self.builders.values() if builder is not None)
         self.register_buffer("no_entry", torch.full((1,), NO_ENTRY))
 
     def forward(
@@ -86,10 +86,10 @@ class MaskedSpan(nn.Module):
             hidden = self.no_entry - visible.to(x.dtype) * self.no_entry
             mask = torch.cat([mask.expand(rows, self.capacity), hidden], 1)
             mask = ane.to_channels(mask) if self.channels else mask
-        masks: dict[Window, Tensor | list[Tensor]] = {}
-        for window, of_window in self.masks.items():
-            found = mask if of_window is None else of_window(mask, positions.ids, cached.length)
-            masks[window] = found if isinstance(found, list) else self._per_head(found)
+        masks: dict[MaskKey, Tensor | list[Tensor]] = {}
+        for key, build in self.builders.items():
+            found = mask if build is None else build(mask, positions.ids, cached.length)
+            masks[key] = found if isinstance(found, list) else self._per_head(found)
         if self.channels:
             x = ane.to_channels(x)
             turns = tuple((_channels(cos), _channels(sin)) for cos, sin in positions.turns)
@@ -128,9 +128,9 @@ class WindowMask(nn.Module):
         return torch.cat([far[:, : self.cache_size], new], 1)
 
 
-class Earlier(nn.Module):
-    """From the whole mask, where the rows 1, 2, ..., L - 1 positions before each row are: a matrix of ones in zeros for
-    each of these distances, [R, C + R], or [1, C + R, 1, R] channels first. C: as in `WindowMask`."""
+class EarlierRows(nn.Module):
+    """From the whole mask, a one-hot matrix for each distance from 1 to L - 1, which selects the row that is so many
+    positions before each row: [R, C + R], or [1, C + R, 1, R] channels first. C: as in `WindowMask`."""
 
     half_open: Tensor  # [1]: entries of the mask above it allow attention
     nowhere: Tensor  # int32 [1]: a position that no row asks for
@@ -156,10 +156,10 @@ class Earlier(nn.Module):
         return found
 
 
-def _mask_of(window: Window, weights: MaskedWeights) -> WindowMask | Earlier | None:
-    if window is None:
+def _builder_of(key: MaskKey, weights: MaskedWeights) -> WindowMask | EarlierRows | None:
+    if key is None:
         return None
-    return Earlier(window.count, weights) if isinstance(window, plain.Taps) else WindowMask(window, weights)
+    return EarlierRows(key.count, weights) if isinstance(key, plain.Taps) else WindowMask(key, weights)
 
 
 def _channels(turn: Tensor) -> Tensor:

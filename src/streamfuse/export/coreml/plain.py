@@ -28,7 +28,8 @@ class Taps:
     count: int
 
 
-Window: TypeAlias = int | Taps | None  # of layers that share a mask: positions, or a convolution's taps
+# What layers that share a mask have in common: a sliding window, a convolution's taps, or None, for the whole mask.
+MaskKey: TypeAlias = int | Taps | None
 
 
 class Form(layers.Form):
@@ -100,7 +101,7 @@ class Attention(nn.Module):
 
     def __init__(self, scale: float, window: int | None) -> None:
         super().__init__()
-        self.window = window
+        self.mask_key = window
         self.register_buffer("scale", torch.full((1,), scale))
 
     def forward(
@@ -111,18 +112,18 @@ class Attention(nn.Module):
         key_cache: Tensor,
         value_cache: Tensor,
         _: None,
-        masks: dict[Window, Tensor],
+        masks: dict[MaskKey, Tensor],
         position_ids: Tensor,
     ) -> Tensor:
-        mask = masks[self.window]
+        mask = masks[self.mask_key]
         weights = torch.softmax(layers.scores(query * self.scale, key, key_cache) + mask, dim=2)
         return layers.weighed(weights, value, value_cache)
 
 
 class Convolution(nn.Module):
-    """A short convolution, by products with matrices of ones in zeros, which take the earlier rows of each row.
+    """A short convolution. Earlier rows are gathered by products with one-hot matrices.
 
-    `masks` has one matrix [R, C + R] per tap but the row's own, nearest first (graphs.Earlier).
+    `masks` has one matrix [R, C + R] for each distance from 1 to L - 1 (graphs.EarlierRows).
     """
 
     taps: Tensor  # [L, h]
@@ -130,7 +131,7 @@ class Convolution(nn.Module):
     def __init__(self, convolution: ShortConvolution) -> None:
         super().__init__()
         self.register_buffer("taps", layers.taps_of(convolution))
-        self.window = Taps(len(self.taps))
+        self.mask_key = Taps(len(self.taps))
 
     def forward(
         self,
@@ -140,13 +141,13 @@ class Convolution(nn.Module):
         key_cache: Tensor,
         value_cache: Tensor,
         _: None,
-        masks: dict[Window, list[Tensor]],
+        masks: dict[MaskKey, list[Tensor]],
         position_ids: Tensor,
     ) -> Tensor:
         rows = query.shape[0]
         new = torch.cat([key, value], 1).reshape(rows, -1)
         read = torch.cat([torch.cat([key_cache, value_cache], 1).reshape(key_cache.shape[0], -1), new])
         mixed = new * self.taps[-1]
-        for back, earlier in enumerate(masks[self.window], 1):
+        for back, earlier in enumerate(masks[self.mask_key], 1):
             mixed = mixed + torch.matmul(earlier, read) * self.taps[-1 - back]
         return query.reshape(rows, -1) * mixed

@@ -27,10 +27,11 @@ PACKAGE = "model.mlpackage"
 DESCRIPTIONS = {
     "input_ids": "token per row; padding rows hold 0",
     "position_ids": "absolute position per row; padding rows hold 0",
-    "mask": "added to attention scores: 0 where a row sees a position, else -10000; cached positions first, then rows",
-    "cache_length": "rows in the caches, where the model has sliding windows or convolutions",
-    "key_cache": "keys of this layer, after rotary embedding; the host writes accepted rows into it",
-    "value_cache": "values of this layer; the host writes accepted rows into it",
+    "mask": "0 where a row sees a position, else -10000; cached positions first, then rows; added to attention scores",
+    "cache_length": "tokens of the sequence in the caches, where the model has sliding windows or convolutions",
+    "key_cache": "keys of this layer, after rotary embedding, or the first half of the channels that its convolution "
+    "reads; the host writes accepted rows into it",
+    "value_cache": "values of this layer, or the other half of these channels; the host writes accepted rows into it",
     "hidden": "state below the top layers, of each surviving node (output) or of the last accepted one (input)",
     "next_token": "the token after the node of the hidden state, which its streams are told",
     "logits": "scores of the next token per surviving node, over the vocabulary or one chunk of it",

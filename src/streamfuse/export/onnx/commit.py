@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
-from streamfuse.runtime.backends.onnx_caches import targets_of
+from streamfuse.runtime.backends.onnx_caches import targets_name
 
 from ..weights import Weights
 from .graph import OPSET
@@ -17,7 +17,7 @@ def commit_model(weights: Weights, float_type: int) -> onnx.ModelProto:
     """A model that copies `rows` of the layers below the top ones and `places` of the top layers, int64 [n], to
     `targets`, int64 [1, Hkv, n, 3]: the index of a row in a cache [1, Hkv, C, D] without the last dimension.
 
-    There is one input of targets for each shape of a cache.
+    There is an input `targets.{Hkv}x{C}` for each distinct shape of a cache.
     """
     lower, dim, whole = weights.num_lower_layers, weights.config.head_dim, TensorProto.INT64
 
@@ -27,7 +27,7 @@ def commit_model(weights: Weights, float_type: int) -> onnx.ModelProto:
     heads_of = [weights.config.kv_heads_of(layer) for layer in range(weights.config.num_layers)]
     shapes = list(zip(heads_of, weights.cache_positions, strict=True))
     inputs = [tensor("rows", whole, "n"), tensor("places", whole, "n")]
-    inputs += [tensor(targets_of(*shape), whole, 1, shape[0], "n", 3) for shape in dict.fromkeys(shapes)]
+    inputs += [tensor(targets_name(*shape), whole, 1, shape[0], "n", 3) for shape in dict.fromkeys(shapes)]
     outputs, nodes = list[ValueInfoProto](), list[NodeProto]()
     for layer, (heads, cache_size) in enumerate(shapes):
         which, count = ("rows", "R") if layer < lower else ("places", "K")
@@ -40,7 +40,7 @@ def commit_model(weights: Weights, float_type: int) -> onnx.ModelProto:
             nodes += [
                 helper.make_node("Gather", [new, which], [f"{new}/taken"], f"{new}/Gather", axis=2),
                 helper.make_node(
-                    "ScatterND", [past, targets_of(heads, cache_size), f"{new}/taken"], [cache], f"{cache}/ScatterND"
+                    "ScatterND", [past, targets_name(heads, cache_size), f"{new}/taken"], [cache], f"{cache}/ScatterND"
                 ),
             ]
     opset = [helper.make_opsetid("", OPSET)]

@@ -118,7 +118,8 @@ def _output_names(weights: Weights, method: Method) -> list[str]:
 
 def _describe(name: str) -> str:
     if name.startswith("past"):
-        return "cache, after rotary embedding, with position t at t modulo its size; below cache_length it is read"
+        what = "keys after rotary embedding, values, or half of the channels that a convolution reads"
+        return f"cache of {what}, with position t at t modulo its size; below cache_length it is read"
     if name.startswith("present"):
         return "the new rows only; the caller copies the accepted ones into its cache"
     return _DESCRIPTIONS[name]

@@ -272,20 +272,19 @@ def _short_convolution(
     lap_starts: Value | None,
     taps: Value,
 ) -> Value:
-    """Products with zeros and ones take the earlier rows of each row, so their sums are exact in any order."""
+    """Earlier rows are gathered by products with one-hot matrices. Each sum has one nonzero term, so its order does not
+    matter."""
     (rows, heads, dim), (count, _), cache_size, kind = query.shape, taps.shape, key_cache.shape[2], query.dtype
-    back, shape = count - 1, (1, heads, rows, dim)
-    at = _earlier(g, cache_length, visible, position_ids, lap_starts, cache_size, back, kind) if back else None
+    earlier, shape = count - 1, (1, heads, rows, dim)
+    selectors = _selectors(g, cache_length, visible, position_ids, lap_starts, cache_size, earlier, kind)
     g.scope = f"layers.{key_cache.name.split('.')[1]}.convolution"
-    new = [heads_first(g, half) for half in (key, value)]
-    read = [g.op("Concat", *new, shape=shape, dtype=kind, axis=1)]
-    if at is not None:
-        half, earlier = (1, heads // 2, back * rows, dim), list[Value]()
-        for segments in zip((key_cache, value_cache), new, strict=True):
-            found = (g.op("MatMul", *pair, shape=half, dtype=kind) for pair in zip(at, segments, strict=True))
-            earlier.append(g.op("Add", *found, shape=half, dtype=kind))
-        before = g.op("Concat", *earlier, shape=(1, heads, back * rows, dim), dtype=kind, axis=1)
-        read += g.node("Split", [before, g.numbers(*[rows] * back)], [(shape, kind)] * back, axis=2)
+    new, half, shifted = [heads_first(g, part) for part in (key, value)], (1, heads // 2, earlier * rows, dim), []
+    for segments in zip((key_cache, value_cache), new, strict=True):
+        found = (g.op("MatMul", *pair, shape=half, dtype=kind) for pair in zip(selectors, segments, strict=True))
+        shifted.append(g.op("Add", *found, shape=half, dtype=kind))
+    own = g.op("Concat", *new, shape=shape, dtype=kind, axis=1)
+    before = g.op("Concat", *shifted, shape=(1, heads, earlier * rows, dim), dtype=kind, axis=1)
+    read = [own, *g.node("Split", [before, g.numbers(*[rows] * earlier)], [(shape, kind)] * earlier, axis=2)]
     per_tap = g.reshaped_constant(taps, count, heads, 1, dim)
     weights = g.node("Split", [per_tap, g.numbers(*[1] * count)], [((1, heads, 1, dim), kind)] * count, axis=0)
     products = [g.op("Mul", *pair, shape=shape, dtype=kind) for pair in zip(read, reversed(weights), strict=True)]
@@ -294,21 +293,22 @@ def _short_convolution(
     return g.op("Mul", g.reshape(query, rows, heads * dim), mixed, shape=mixed.shape, dtype=kind)
 
 
-def _earlier(
+def _selectors(
     g: Graph,
     cache_length: Value,
     visible: Value,
     position_ids: Value,
     lap_starts: Value | None,
     cache_size: int,
-    back: int,
+    earlier: int,
     dtype: int,
 ) -> tuple[Value, Value]:
-    """Where the rows 1, 2, ..., `back` positions before each row are, in this order: ones in zeros [1, 1, back * R, C]
-    for cached and [1, 1, back * R, R] for new rows. Shared by all convolutions of a pass. `lap_starts` as in `_cached`.
+    """One-hot matrices that select the rows 1, 2, ..., `earlier` positions before each row, in this order: among cached
+    rows [1, 1, earlier * R, C], and among new rows [1, 1, earlier * R, R]. Shared by all convolutions of a pass.
+    `lap_starts` as in `_cached`.
     """
-    rows, kind, scope, g.scope = visible.shape[0], TensorProto.INT32, g.scope, "earlier"
-    many = back * rows
+    rows, kind, scope, g.scope = visible.shape[0], TensorProto.INT32, g.scope, "selectors"
+    many = earlier * rows
 
     def number(value: int) -> Value:
         return g.constant(np.array([value], np.int32))
@@ -318,10 +318,10 @@ def _earlier(
         return g.cast(found, dtype)
 
     positions, valid = _cached(g, cache_length, lap_starts, cache_size)
-    positions = g.op("Where", valid, positions, number(-1 - back), shape=(cache_size,), dtype=kind)
-    steps = [g.op("Sub", position_ids, number(step), shape=(rows,), dtype=kind) for step in range(1, back + 1)]
+    positions = g.op("Where", valid, positions, number(-1 - earlier), shape=(cache_size,), dtype=kind)
+    steps = [g.op("Sub", position_ids, number(step), shape=(rows,), dtype=kind) for step in range(1, earlier + 1)]
     wanted = g.reshape(g.op("Concat", *steps, shape=(many,), dtype=kind, axis=0), many, 1)
-    seen = g.op("Concat", *[g.cast(visible, dtype)] * back, shape=(many, rows), dtype=dtype, axis=0)
+    seen = g.op("Concat", *[g.cast(visible, dtype)] * earlier, shape=(many, rows), dtype=dtype, axis=0)
     seen = g.op("Mul", seen, equal(position_ids, rows), shape=seen.shape, dtype=dtype)
     cached = equal(positions, cache_size)
     g.scope = scope

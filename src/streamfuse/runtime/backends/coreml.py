@@ -53,7 +53,9 @@ class _Metadata:
         try:
             return self.texts[f"streamfuse.{key}"]
         except KeyError as error:
-            raise BackendError(f"{self.path} was not exported by streamfuse: it has no metadata key {error}") from None
+            raise BackendError(
+                f"{self.path} was not exported by this version of streamfuse: it has no metadata key {error}"
+            ) from None
 
     def one_of(self, key: str, known: Collection[str]) -> str:
         if (text := self.text(key)) not in known:

@@ -45,7 +45,7 @@ class CacheLayout:
     Plain: caches [C, Hkv, D], mask [R, C + R]. Channels first, for the Neural Engine: caches [1, Hkv * D, 1, C], mask
     [1, C + R, 1, R]. New rows have the layout of the cache, with R or K instead of C. Caches of layers with a sliding
     window can have fewer positions than C, which the mask has: position t is at t modulo their number. Those of a
-    convolution, whose window are its taps, can have another number of heads.
+    convolution, whose window is its number of taps, may have a different number of heads.
     `dtype` is the package's: float16 caches in a float32 package would round committed rows but not new ones.
     """
 

@@ -16,7 +16,8 @@ _Self = TypeVar("_Self", bound="HostBackend")
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The caches of layers with a sliding window of `window` positions: ring buffers of `positions` each."""
+    """The caches of layers with a window of `window` positions, convolutions among them: ring buffers of `positions`
+    each."""
 
     window: int
     positions: int

@@ -44,7 +44,7 @@ class Layout:
         return 2 * (len(self.shapes) - self.top)
 
 
-def targets_of(heads: int, positions: int) -> str:
+def targets_name(heads: int, positions: int) -> str:
     """The input of commit.onnx that says where rows go in caches of this shape."""
     return f"targets.{heads}x{positions}"
 
@@ -70,7 +70,8 @@ class Caches(Protocol):
 
 
 class HostCaches:
-    """Caches of one shape are one array, and so are the new rows of a pass with the same number of heads."""
+    """Within the lower and within the top layers, caches of equal shape share an array, and new rows of equal heads
+    share one."""
 
     device = ""
 
@@ -79,32 +80,32 @@ class HostCaches:
         shapes = [shape for shape in layout.shapes for _ in range(2)]
         self._heads = [heads for heads, _ in shapes]
         self._values: dict[int, Array] = {}
-        # A commit is one copy for each of these: which array of `bind`, the places of the rows in it, and the caches
-        # [n, Hkv, C, D].
+        # A commit is one copy for each of these: the key of an array in the result of `bind`, the caches' indices along
+        # its first axis, and the caches [n, Hkv, C, D].
         self._groups: list[tuple[tuple[bool, int], list[int], Array]] = []
-        for key, members in self._alike().items():
+        for key, members in self._by_part_and_heads().items():
             for shape in dict.fromkeys(shapes[i] for i in members):
                 same = [i for i in members if shapes[i] == shape]
                 caches = np.zeros((len(same), *shape, layout.dim), layout.dtype)
                 self._values.update(zip(same, caches, strict=True))
                 self._groups.append((key, [members.index(i) for i in same], caches))
 
-    def _alike(self) -> dict[tuple[bool, int], list[int]]:
-        """The caches by whether they are in the top layers, and by their heads."""
-        alike: dict[tuple[bool, int], list[int]] = {}
+    def _by_part_and_heads(self) -> dict[tuple[bool, int], list[int]]:
+        """Indices of the caches, by whether they are in the top layers and by their heads."""
+        found: dict[tuple[bool, int], list[int]] = {}
         for i, heads in enumerate(self._heads):
-            alike.setdefault((i >= self._lower, heads), []).append(i)
-        return alike
+            found.setdefault((i >= self._lower, heads), []).append(i)
+        return found
 
     def inputs(self, session: Any) -> list[tuple[Any, Array]]:
         return [(tensor, self._values[place(tensor.name)]) for tensor in session.get_inputs() if is_cache(tensor)]
 
     def bind(self, session: Any, binding: Any) -> dict[tuple[bool, int], Array]:
         new = {place(tensor.name): tensor for tensor in session.get_outputs() if is_new(tensor)}
-        if not new:  # a pass of streams alone
+        if all(tensor.name != "input_ids" for tensor in session.get_inputs()):  # a `streams` pass
             return {}
         bound = {}
-        for key, members in self._alike().items():
+        for key, members in self._by_part_and_heads().items():
             tensors = [new[i] for i in members]
             bound[key] = np.zeros((len(tensors), *tensors[0].shape[1:]), self._dtype)
             for tensor, array in zip(tensors, bound[key], strict=True):
@@ -170,7 +171,7 @@ class DeviceCaches:
             targets = np.zeros((1, heads, len(rows), 3), np.int64)
             targets[..., 1] = np.arange(heads)[:, None]
             targets[..., 2] = np.arange(positions.start, positions.stop) % count
-            self._binding.bind_cpu_input(targets_of(heads, count), targets)
+            self._binding.bind_cpu_input(targets_name(heads, count), targets)
         self._commit.run_with_iobinding(self._binding)
 
 

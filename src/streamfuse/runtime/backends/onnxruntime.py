@@ -180,11 +180,13 @@ class OnnxBackend(HostBackend):
         try:
             layers, top = int(facts["streamfuse.num_layers"]), int(facts["streamfuse.num_msa_layers"])
             keys = [found[f"past_key_values.{layer}.key"] for layer in range(layers)]
-            head_dim = keys[0].shape[3]
-            shapes = tuple((cache.shape[1], cache.shape[2]) for cache in keys)
+            head_dim, dtype = int(keys[0].shape[3]), DTYPES[keys[0].type]
+            shapes = tuple((int(cache.shape[1]), int(cache.shape[2])) for cache in keys)
             window = facts.get("streamfuse.sliding_window")
             ring = None if window is None else Ring(int(window), min(count for _, count in shapes))
-        except (KeyError, ValueError, IndexError):
+            if not 0 <= top <= layers:
+                raise ValueError
+        except (KeyError, ValueError, IndexError, TypeError):
             raise BackendError(
                 "decode.onnx is no graph of streamfuse: it lacks past_key_values or its metadata"
             ) from None
@@ -192,7 +194,7 @@ class OnnxBackend(HostBackend):
             if count != spec.capacity and (ring is None or not 0 < ring.window <= count < spec.capacity):
                 raise BackendError(f"the manifest says capacity {spec.capacity}, but decode.onnx has {count}")
         super().__init__(spec, ring)
-        self._layout = Layout(shapes, top, head_dim, DTYPES[keys[0].type])
+        self._layout = Layout(shapes, top, head_dim, dtype)
         self._caches: Caches | None = None  # made with the first pass
         self._passes: dict[str, _Pass] = {}
         self._last: _Pass | None = None
