@@ -62,6 +62,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Qwen3ForCausalLM": {"head_dim": 32, "attention_bias": True, "rope_scaling": YARN, "tie_word_embeddings": True},
     "MistralForCausalLM": {"head_dim": 16, "sliding_window": 9},
     "MinistralForCausalLM": {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]},
+    "Ministral3ForCausalLM": {"head_dim": 16},
     "SmolLM3ForCausalLM": {"no_rope_layers": [0, 1], "head_dim": 32},
     "Olmo2ForCausalLM": {"head_dim": 32, "attention_bias": True},
     "Olmo3ForCausalLM": {
@@ -146,6 +147,7 @@ OPERATORS = (
 AS_ANOTHER = {
     "Ernie4_5ForCausalLM": "LlamaForCausalLM",
     "HeliumForCausalLM": "LlamaForCausalLM",
+    "Ministral3ForCausalLM": "MistralForCausalLM",
     "GlmForCausalLM": "Phi3ForCausalLM",
     "Olmo3ForCausalLM": "Olmo2ForCausalLM",
 }

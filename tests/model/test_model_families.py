@@ -75,6 +75,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Ministral",
         {"head_dim": 8, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"] * 2},
     ),
+    "ministral3": ("Ministral3", {"head_dim": 8, "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.1}}),
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0, 1, 0]}),
     "smollm3 by interval": ("SmolLM3", {"no_rope_layer_interval": 2, "rope_parameters": YARN}),
     "smollm3 with windows": ("SmolLM3", {"use_sliding_window": True, "sliding_window": 6, "no_rope_layer_interval": 2}),
@@ -191,6 +192,18 @@ def test_a_divisor_of_logits_does_not_round_the_last_norm(tmp_path: Path) -> Non
     found = load_base(tmp_path, torch.bfloat16).norm(x)
     assert found.dtype == torch.bfloat16
     assert ((found.float() - exact).abs() <= 1.001 * 2**-8 * exact.abs()).all()  # the last rounding alone
+
+
+def test_a_context_ends_where_ministral_3_would_scale_its_queries(tmp_path: Path) -> None:
+    hf_model(*FAMILIES["ministral3"]).save_pretrained(tmp_path)
+    assert load_config(tmp_path).max_position_embeddings == 64
+    bare = {**SIZES, "max_position_embeddings": 20000, "architectures": ["Ministral3ForCausalLM"]}
+    config = ModelConfig.from_hf(bare)
+    assert config.max_position_embeddings == 16384
+    assert config.rotaries[0].scaling is not None
+    assert config.rotaries[0].scaling["factor"] == 16.0
+    unscaled = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}
+    assert ModelConfig.from_hf({**bare, "rope_parameters": unscaled}).max_position_embeddings == 20000
 
 
 def test_sharded_checkpoints_are_read_whole(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {},
     ),
     "llama": ("SmolVLM", {"model_type": "llama"}, IMAGES, {"scale_factor": 2, "pad_token_id": 0}),
-    "mistral": ("Mistral3", {"model_type": "mistral", "head_dim": 8, "sliding_window": 9},
-                {"model_type": "pixtral", **IMAGES}, {"tie_word_embeddings": False}),
+    "ministral3": ("Mistral3", {"model_type": "ministral3", "head_dim": 8}, {"model_type": "pixtral", **IMAGES},
+                   {"tie_word_embeddings": False}),
     "qwen3": (
         "Qwen3VL",
         {"model_type": "qwen3_vl_text", "head_dim": 16,

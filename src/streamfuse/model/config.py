@@ -363,9 +363,11 @@ def _rotaries(
     if local is not None:
         by_type = by_layer_type(config, longest, head_dim, source, theta, local)
         return tuple(by_type.values()), tuple(list(by_type).index(kind) for kind in kinds)
-    for name in ("original_max_position_embeddings", "partial_rotary_factor"):
-        if config.get(name) is None and (default := family.default(name)) is not None:
-            config = {**config, name: default}
+    defaults = {name: family.default(name) for name in ("original_max_position_embeddings", "partial_rotary_factor")}
+    if not config.get("rope_scaling"):  # which would replace them
+        defaults["rope_parameters"] = family.default("rope_parameters")
+    missing = {name for name, default in defaults.items() if default is not None and config.get(name) is None}
+    config = {**config, **{name: defaults[name] for name in missing}}
     rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
     unturned = {CONVOLUTION}
     if not family.full_rotary and _window(config, family, source) is not None:

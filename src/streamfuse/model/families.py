@@ -94,6 +94,14 @@ FAMILIES: dict[str, Family] = {
     "Qwen3ForCausalLM": Family("qwen3", {**_QWEN, "head_dim": 128}, query_key_norm="head", sliding="from"),
     "MistralForCausalLM": Family("mistral", _MISTRAL, sliding="all"),
     "MinistralForCausalLM": Family("ministral", _MISTRAL, sliding="all"),
+    "Ministral3ForCausalLM": Family(
+        "ministral3",
+        {"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144,
+         "rope_parameters": {
+             "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
+             "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}},
+        sliding="all",
+    ),
     "SmolLM3ForCausalLM": Family(
         "smollm3",
         {"num_key_value_heads": 4, "max_position_embeddings": 32768, "rope_theta": 2000000.0,
@@ -221,6 +229,12 @@ UNSUPPORTED = {
     "Qwen3NextForCausalLM": "linear attention (layer_types) and experts (num_experts)",
     "Lfm2MoeForCausalLM": "experts (num_experts)",
     "Llama4ForCausalLM": "chunked attention (layer_types) and experts (num_local_experts)",
+    "Lfm3ForCausalLM": "attention gates (use_attention_gate)",
+    "Qwen3_5ForCausalLM": "linear attention (layer_types)",
+    "Gemma3nForCausalLM": "inputs of each layer (hidden_size_per_layer_input)",
+    "Gemma4ForCausalLM": "inputs of each layer (hidden_size_per_layer_input)",
+    "FalconH1ForCausalLM": "Mamba layers",
+    "HunYuanDenseV1ForCausalLM": "norms after the rotary embedding (use_qk_norm)",
 }
 # Architectures, each with its model_type.
 ARCHITECTURES = {name: family.model_type for name, family in FAMILIES.items()}

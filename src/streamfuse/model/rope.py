@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _THETA = 10000.0
 _KINDS = ("default", "linear", "llama3", "yarn", "longrope")
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0  # defaults of YaRN
+# Queries are multiplied by 1 + beta log(1 + floor(position / length of the training)), which is 1 up to that length.
+_QUERY_SCALING = "llama_4_scaling_beta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,11 @@ def by_layer_type(
 
 
 def trained_length(rotaries: Sequence[Rotary], longest: int) -> int:
-    """The longest context: that of the training where longer ones have other frequencies (LongRoPE)."""
-    scalings = [rotary.scaling for rotary in rotaries if rotary.scaling and rotary.scaling["rope_type"] == "longrope"]
-    return min([longest, *(scaling["original_max_position_embeddings"] for scaling in scalings)])
+    """The longest context: that of the training where longer ones have other frequencies (LongRoPE) or scaled queries
+    (Ministral 3)."""
+    scalings = [rotary.scaling for rotary in rotaries if rotary.scaling is not None]
+    limited = [one for one in scalings if one["rope_type"] == "longrope" or _QUERY_SCALING in one]
+    return min([longest, *(scaling["original_max_position_embeddings"] for scaling in limited)])
 
 
 def _settings_of(config: dict[str, Any]) -> str:
@@ -180,7 +184,8 @@ def _yarn(numbers: Fields, original: int, longest: int) -> dict[str, Any]:
         usual = _mscale(factor, numbers.number("mscale")) / _mscale(factor, numbers.number("mscale_all_dim"))
     else:
         usual = _mscale(factor, 1.0)
-    return {
+    queries = {_QUERY_SCALING: given[_QUERY_SCALING]} if _QUERY_SCALING in given else {}
+    return queries | {
         "factor": factor,
         "original_max_position_embeddings": original,
         "attention_factor": numbers.number("attention_factor", usual),
