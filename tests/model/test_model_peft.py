@@ -13,7 +13,7 @@ import pytest
 import tiny
 import torch
 from family_samples import hf_model
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -67,6 +67,19 @@ def test_the_tuned_weights_are_those_of_peft(
             scale = scales.get(name, 1.0 if layer == 1 else 3.0)  # the pattern of one layer alone
             added = products.get((layer, name), torch.zeros_like(before)) * scale
             torch.testing.assert_close(projection(block, name).weight, before + added, atol=0.05, rtol=2e-3)
+
+
+@pytest.mark.parametrize("prefix", ["model.language_model", "language_model.model", "model.text_model"])
+def test_adapters_of_the_text_part_of_an_image_model_are_read(tmp_path: Path, prefix: str) -> None:
+    products = write(tmp_path / "lora")
+    path = tmp_path / "lora" / "adapter_model.safetensors"
+    tensors = {name.replace("base_model.model.model.", f"base_model.model.{prefix}."): value
+               for name, value in load_file(path).items()}  # fmt: skip
+    save_file(tensors, path)
+    convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
+    tuned = load_stream_fused(BASE, tmp_path / "adapter.safetensors").base
+    found = projection(tuned.blocks[1], "q_proj").weight - projection(BASE.blocks[1], "q_proj").weight
+    torch.testing.assert_close(found, products[1, "q_proj"] * 3.0, atol=0.05, rtol=2e-3)
 
 
 def lfm() -> Transformer:

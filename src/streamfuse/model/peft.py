@@ -26,7 +26,11 @@ from .streams import StreamFused
 from .transformer import Transformer
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-_TENSOR = re.compile(r"base_model\.model\.(model\.layers\.(\d+)\.[\w.]+)\.lora_([AB])(?:\.default)?\.weight")
+# In a model that also has a part for images, the layers are those of its text model.
+_TENSOR = re.compile(
+    r"base_model\.model\.((?:model\.)?(?:(?:language_model|text_model)\.)?(?:model\.)?layers\.(\d+)\.[\w.]+)"
+    r"\.lora_([AB])(?:\.default)?\.weight"
+)
 # Fields that change what an adapter computes, with the values that have no effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
