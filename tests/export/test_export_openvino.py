@@ -170,6 +170,18 @@ def test_another_release_is_named_by_what_exports_and_by_what_runs(
     assert not (tmp_path / "model" / "bundle").exists()
 
 
+def test_openvino_sends_no_statistics(tmp_path: Path) -> None:
+    """It would make a client id in the home folder first. `CI` turns its statistics off too."""
+    environment = {name: value for name, value in os.environ.items() if name != "CI"} | {"HOME": str(tmp_path)}
+    script = (
+        "from streamfuse.export.executorch import openvino_model; import openvino.tools.ovc as ovc; "
+        "print(openvino_model.release(), type(ovc.telemetry).__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout.split()[1:] == ["openvino.tools.ovc.telemetry_stub"], done.stderr
+    assert not list(tmp_path.rglob("openvino_ga_cid"))
+
+
 def test_a_device_that_is_not_here_is_named_by_what_exports_and_by_what_runs(
     deferred: tuple[Path, Report], tmp_path: Path
 ) -> None:
