@@ -134,8 +134,8 @@ def generated(bundle: Path, provider: str, width: int, tokens: int, environment:
     [
         ("webgpu", "fused", 12, False),
         ("qnn", "deferred", 4, False),
-        ("webgpu", "deferred", 4, True),
         pytest.param("webgpu", "deferred", 4, False, marks=pytest.mark.full),
+        pytest.param("webgpu", "deferred", 4, True, marks=pytest.mark.full),
         pytest.param("qnn", "fused", 12, False, marks=pytest.mark.full),
         pytest.param("qnn", "deferred", 4, True, marks=pytest.mark.full),
     ],
