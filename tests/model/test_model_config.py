@@ -101,6 +101,7 @@ def test_a_file_that_is_no_json_object_is_blamed_itself(name: str, content: byte
         ("tokenizer_config.json", b"[]", "must be a JSON object"),
         ("tokenizer_config.json", b'{"chat_template": 5}', "chat_template must be text"),
         ("chat_template.jinja", b"\xff", "not UTF-8"),
+        ("chat_template.json", b'{"chat_template": 5}', "chat_template must be text"),
     ],
 )
 def test_a_chat_template_that_cannot_be_read_is_named(name: str, content: bytes, words: str, folder: Path) -> None:

@@ -194,6 +194,16 @@ def test_a_divisor_of_logits_does_not_round_the_last_norm(tmp_path: Path) -> Non
     assert ((found.float() - exact).abs() <= 1.001 * 2**-8 * exact.abs()).all()  # the last rounding alone
 
 
+def test_ministral_3_ignores_layer_types(tmp_path: Path) -> None:
+    """As its class does, except in its cache, which therefore fails; so only a whole text is compared."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    reference = hf_model("Ministral3", {"head_dim": 8, "sliding_window": 7, "layer_types": kinds})
+    reference.save_pretrained(tmp_path)
+    ids = torch.randint(0, SIZES["vocab_size"], (2, 60))
+    with torch.no_grad():
+        torch.testing.assert_close(load_base(tmp_path)(ids), reference(ids).logits, atol=FLOOR, rtol=0)
+
+
 def test_a_context_ends_where_ministral_3_would_scale_its_queries(tmp_path: Path) -> None:
     hf_model(*FAMILIES["ministral3"]).save_pretrained(tmp_path)
     assert load_config(tmp_path).max_position_embeddings == 64
@@ -204,6 +214,11 @@ def test_a_context_ends_where_ministral_3_would_scale_its_queries(tmp_path: Path
     assert config.rotaries[0].scaling["factor"] == 16.0
     unscaled = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}
     assert ModelConfig.from_hf({**bare, "rope_parameters": unscaled}).max_position_embeddings == 20000
+
+
+def test_an_older_name_of_an_architecture_is_read() -> None:
+    config = {**SIZES, "architectures": ["Ernie4_5_ForCausalLM"], "model_type": "ernie4_5"}
+    assert ModelConfig.from_hf(config) == ModelConfig.from_hf({**config, "architectures": ["Ernie4_5ForCausalLM"]})
 
 
 def test_sharded_checkpoints_are_read_whole(tmp_path: Path) -> None:
@@ -236,6 +251,11 @@ def test_the_old_flat_rope_settings_mean_the_same() -> None:
         ({"hidden_size": None}, "field 'hidden_size' is missing"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "field 'factor' is missing"),
+        ({"architectures": ["Lfm3ForCausalLM"]}, "not supported because of its attention gates .use_attention_gate"),
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "llama_4_scaling_beta": 0.1}},
+            "llama_4_scaling_beta is only supported with yarn, not with 'linear'",
+        ),
     ],
 )
 def test_a_config_that_is_not_supported_is_refused_by_name(changes: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from streamfuse.cli import app
 from streamfuse.model.checkpoint import load_base, load_stream_fused, read_adapter
 from streamfuse.model.config import CheckpointError
+from streamfuse.model.fields import CheckpointWarning
 from streamfuse.model.low_rank import PROJECTIONS, projection
 from streamfuse.model.peft import convert
 from streamfuse.model.transformer import Transformer
@@ -72,11 +73,12 @@ def test_the_tuned_weights_are_those_of_peft(
 @pytest.mark.parametrize("prefix", ["model.language_model", "language_model.model", "model.text_model"])
 def test_adapters_of_the_text_part_of_an_image_model_are_read(tmp_path: Path, prefix: str) -> None:
     products = write(tmp_path / "lora")
-    path = tmp_path / "lora" / "adapter_model.safetensors"
-    tensors = {name.replace("base_model.model.model.", f"base_model.model.{prefix}."): value
-               for name, value in load_file(path).items()}  # fmt: skip
-    save_file(tensors, path)
-    convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
+    path, base = tmp_path / "lora" / "adapter_model.safetensors", "base_model.model."
+    tensors = {name.replace(f"{base}model.", f"{base}{prefix}."): value for name, value in load_file(path).items()}
+    images = f"{base}model.vision_tower.layers.0.self_attn.q_proj"
+    save_file(tensors | {f"{images}.lora_{half}.weight": torch.ones(2, 2) for half in "AB"}, path)
+    with pytest.warns(CheckpointWarning, match="also tunes the part for images or sound, such as .*vision_tower"):
+        convert(tmp_path / "lora", BASE.config, tmp_path / "adapter.safetensors")
     tuned = load_stream_fused(BASE, tmp_path / "adapter.safetensors").base
     found = projection(tuned.blocks[1], "q_proj").weight - projection(BASE.blocks[1], "q_proj").weight
     torch.testing.assert_close(found, products[1, "q_proj"] * 3.0, atol=0.05, rtol=2e-3)

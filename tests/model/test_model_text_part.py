@@ -14,8 +14,10 @@ import torch
 from family_samples import FLOOR, SIZES
 from safetensors.torch import load_file, save_file
 
-from streamfuse.model.checkpoint import load_base, load_config
+from streamfuse.bench.external.checkpoints import write_merged
+from streamfuse.model.checkpoint import load_base, load_config, save_ngrams
 from streamfuse.model.config import CheckpointError, ModelConfig
+from streamfuse.research.first_layers import write_first_layers
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install 'streamfuse[train]'"
@@ -54,6 +56,15 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {},
     ),
 }  # fmt: skip
+
+
+MODELS["qwen2.5"] = (
+    "Qwen2_5_VL",
+    {"model_type": "qwen2_5_vl_text",
+     "rope_parameters": {"rope_type": "default", "rope_theta": 5e5, "mrope_section": [2, 1, 1]}},
+    {"model_type": "qwen2_5_vl_vision", **{**QWEN_IMAGES, "fullatt_block_indexes": [0]}},
+    {},
+)  # fmt: skip
 
 
 def whole_model(name: str) -> Any:
@@ -102,10 +113,82 @@ def test_older_names_of_the_tensors_are_read(tmp_path: Path) -> None:
     assert (config.eos_token_ids, config.tie_word_embeddings) == ((1, 106), True)
 
 
-@pytest.mark.parametrize("kind", ["gemma4_text", None])
-def test_a_text_model_of_no_family_is_refused_by_its_type(kind: str | None, tmp_path: Path) -> None:
+def test_settings_without_a_text_config_are_read(tmp_path: Path) -> None:
+    """As Qwen2.5-VL was published: all in one object, with tensors as in a text model and those of `visual`."""
+    reference = whole_model("qwen2.5")
+    reference.save_pretrained(tmp_path)
+    ids = torch.randint(0, 39, (1, 40))
+    with torch.no_grad():
+        before = load_base(tmp_path)(ids)
+    path, config = tmp_path / "model.safetensors", json.loads((tmp_path / "config.json").read_text())
+    rope = {"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}, "rope_theta": 5e5}
+    own = {name: value for name, value in config["text_config"].items() if name != "rope_parameters"}
+    flat = {**{name: value for name, value in config.items() if name != "text_config"}, **own, **rope}
+    (tmp_path / "config.json").write_text(json.dumps({**flat, "model_type": "qwen2_5_vl"}))
+    renamed = {
+        name.replace("model.language_model.", "model.").replace("model.visual.", "visual."): value
+        for name, value in load_file(path).items()
+    }
+    assert any(name.startswith("visual.") for name in renamed)
+    save_file(renamed, path, metadata={"format": "pt"})
+    with torch.no_grad():
+        torch.testing.assert_close(load_base(tmp_path)(ids), before, atol=0, rtol=0)
+    assert load_config(tmp_path) == load_base(tmp_path).config
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl_text", "qwen3_vl_text"])
+def test_what_is_missing_is_as_in_the_class_of_the_text_model(kind: str) -> None:
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads"), 32)
+    text = {**sizes, "model_type": kind, "num_hidden_layers": 2}
+    theirs = transformers.AutoConfig.for_model(**text)
+    ours = ModelConfig.from_hf({"model_type": "a", "text_config": {**text, "head_dim": 16}})
+    assert ours.rotaries[0].theta == theirs.rope_parameters["rope_theta"]
+    assert (ours.rms_norm_eps, ours.num_kv_heads) == (theirs.rms_norm_eps, theirs.num_key_value_heads)
+    assert ours.max_position_embeddings == theirs.max_position_embeddings
+
+
+def test_tokens_of_the_whole_model_take_precedence() -> None:
+    text = {**SIZES, "model_type": "llama", "bos_token_id": 1, "eos_token_id": 2}
+    config = ModelConfig.from_hf({"text_config": text, "eos_token_id": [3, 4], "bos_token_id": None})
+    assert (config.eos_token_ids, config.bos_token_id) == ((3, 4), 1)
+
+
+def test_parts_of_other_names_are_not_read(tmp_path: Path) -> None:
+    whole_model("llama").save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    before = load_base(tmp_path).state_dict()
+    others = {"image_newline": torch.ones(3), "aligner.0.weight": torch.full((2,), torch.nan)}
+    save_file({**load_file(path), **others}, path)
+    assert all(torch.equal(value, before[name]) for name, value in load_base(tmp_path).state_dict().items())
+    assert load_config(tmp_path).num_layers == 4
+
+
+def test_a_draft_model_of_its_first_layers_is_a_text_model(tmp_path: Path) -> None:
+    whole_model("gemma3").save_pretrained(tmp_path / "whole")
+    write_first_layers(tmp_path / "whole", 2, tmp_path / "draft")
+    base, whole = load_base(tmp_path / "draft"), load_base(tmp_path / "whole").state_dict()
+    assert base.config.num_layers == 2
+    assert all(torch.equal(value, whole[name]) for name, value in base.state_dict().items())
+
+
+def test_a_merged_checkpoint_for_other_programs_is_a_text_model(tmp_path: Path) -> None:
+    reference = whole_model("gemma3")
+    reference.save_pretrained(tmp_path / "whole")
+    save_ngrams(tmp_path / "adapter.safetensors", load_config(tmp_path / "whole"), {}, {})
+    write_merged(tmp_path / "whole", tmp_path / "adapter.safetensors", tmp_path / "merged")
+    merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32).eval()
+    assert type(merged).__name__ == "Gemma3ForCausalLM"
+    ids = torch.randint(0, 39, (1, 40))
+    with torch.no_grad():
+        expected = reference(ids).logits
+        torch.testing.assert_close(merged(ids).logits, expected, atol=FLOOR * float(expected.abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("gemma3n_text", " because of its inputs of each layer .hidden_size_per_layer_input."), ("other", ""), (None, "")],
+)
+def test_a_text_model_of_no_family_is_refused_by_its_type(kind: str | None, reason: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "other", "text_config": {"model_type": kind}}))
-    with pytest.raises(
-        CheckpointError, match=rf"text_config: model_type '{kind}' is not supported; supported are llam"
-    ):
+    with pytest.raises(CheckpointError, match=rf"text_config: model_type '{kind}' is not supported{reason}; supported"):
         load_base(tmp_path)

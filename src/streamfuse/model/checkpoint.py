@@ -17,7 +17,7 @@ from torch import Tensor
 from streamfuse.durable import one_writer, os_error, reason, replace_file
 
 from .config import ModelConfig, StreamConfig
-from .families import from_checkpoint, is_text, own_name
+from .families import from_checkpoint, own_name, text_names
 from .fields import PEFT, CheckpointError, CheckpointWarning, read_object
 from .quantized import decoded, shapes_of
 from .shapes import EMBEDDING, HEAD, check_headers, check_shapes, follows_from_config, has_of, packing, read_headers
@@ -57,15 +57,18 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     packed, has = packing(folder), has_of(config)
     state: dict[str, Tensor] = {}
     stored: dict[str, Tensor] = {}  # of packed checkpoints: the parts of a matrix may be in several files
-    for path in shards(folder):
+    files = shards(folder)
+    for path in files:
         if not path.is_file():
             raise CheckpointError(f"{path}: no such file")
+    text = text_names(name for path in files for name in read_header(path))
+    for path in files:
         try:
             shard = load_file(path)
         except (SafetensorError, KeyError) as error:  # KeyError: a dtype that PyTorch does not have
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
-        shard = {name: value for name, value in shard.items() if is_text(name)}
-        headers = {name: facts for name, facts in read_header(path).items() if is_text(name)}
+        shard = {name: value for name, value in shard.items() if name in text}
+        headers = {name: facts for name, facts in read_header(path).items() if name in text}
         check_types(shapes_of(headers, packed, has))
         check_finite(shard, path)
         if packed is not None:
@@ -133,8 +136,9 @@ def own_template(folder: Path) -> str | None:
     if isinstance(template, list):  # several named templates
         named |= {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
-    if template is None:  # of models that also have a part for images
-        template = read_object(folder / "chat_template.json").get("chat_template")
+    if template is None and (folder / "chat_template.json").is_file():  # of models with a part for images
+        path = folder / "chat_template.json"
+        template = read_object(path).get("chat_template")
     if template is None and named:
         warnings.warn(
             f"{path}: its chat templates are {', '.join(named)}, and none is named default, so none is used; "

@@ -20,11 +20,12 @@ from .families import (
     CONVOLUTION,
     FAMILIES,
     MULTIPLIERS,
-    UNSUPPORTED,
+    RENAMED,
     Activation,
     Family,
     Norms,
     QueryKeyNorm,
+    unsupported,
 )
 from .families import ARCHITECTURES as ARCHITECTURES
 from .fields import ADD_A_FAMILY, PEFT, Fields, refuse_constant
@@ -168,9 +169,9 @@ class ModelConfig:
         by_type = {kind: [name] for name, kind in ARCHITECTURES.items()}
         named = config.get("architectures") or by_type.get(str(config.get("model_type")), ["?"])
         architecture = named[0] if isinstance(named, list) else named
+        architecture = RENAMED.get(architecture, architecture) if isinstance(architecture, str) else architecture
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-            own = UNSUPPORTED.get(architecture) if isinstance(architecture, str) else None
-            reason, known = "" if own is None else f" because of its {own}", ", ".join(ARCHITECTURES)
+            reason, known = unsupported(str(architecture)), ", ".join(ARCHITECTURES)
             raise CheckpointError(
                 f"{source}: architecture {architecture!r} is not supported{reason}; supported are {known}; "
                 f"{ADD_A_FAMILY}"
@@ -317,7 +318,7 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
     """`full_attention`, `sliding_attention` or `conv` for each layer, as in transformers."""
     full, sliding = "full_attention", "sliding_attention"
     found = config.get("layer_types")
-    if found is not None and config.get("model_type") != "mistral":  # Mistral's class does not read it
+    if found is not None and family.layer_types:
         found = [full if kind == "attention" else kind for kind in found] if isinstance(found, list) else [found]
         known = (full, *([sliding] * (family.sliding != "none")), *([CONVOLUTION] * family.convolutions))
         if len(found) != layers or not set(found) <= set(known):
@@ -369,11 +370,11 @@ def _rotaries(
     missing = {name for name, default in defaults.items() if default is not None and config.get(name) is None}
     config = {**config, **{name: defaults[name] for name in missing}}
     rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
-    unturned = {CONVOLUTION}
+    without_rotary = {CONVOLUTION}
     if not family.full_rotary and _window(config, family, source) is not None:
-        unturned.add("full_attention")
+        without_rotary.add("full_attention")
     turned = [
-        each and kind not in unturned
+        each and kind not in without_rotary
         for each, kind in zip(_turned(config, family, len(kinds), source), kinds, strict=True)
     ]
     none = replace(rotary, scaling=None, size=0)

@@ -7,7 +7,7 @@ the operators do not know families by name. docs/architecture.md, "Add a family"
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +29,9 @@ Sliding = Literal["none", "from", "without rotary", "all", "pattern"]
 _PREFIX = "model."
 # In checkpoints that also have parts for images or sound: prefixes of the text model, and names of the other parts.
 _TEXT = re.compile(r"(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")
-_OTHER = re.compile(r"(?:model\.)?(?:vision_tower|vision_model|visual|audio_tower|multi_modal_projector|connector)\.")
+_NOT_TEXT = re.compile(
+    r"(?:model\.)?(?:vision_tower|vision_model|visual|audio_tower|multi_modal_projector|connector)\."
+)
 _AFTER = {"post_attention_layernorm": "attention_output_norm", "post_feedforward_layernorm": "mlp_output_norm"}
 
 
@@ -48,12 +50,13 @@ class Family:
         eps_field: the field with the epsilon of the norms.
         intermediate_field: the field with the size of the MLP.
         sliding: which layers have a window where `layer_types` is missing.
+        layer_types: whether `layer_types` is read; some classes of transformers ignore it.
         convolutions: whether layers can be short convolutions.
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
         interleaved_rotary: whether a checkpoint rotates neighboring numbers of a head, 2i and 2i + 1, together.
-        full_rotary: whether layers with full attention have a rotary embedding where others have a window.
+        full_rotary: False: in a model with sliding windows, layers with full attention have no rotary embedding.
         names: parts of the names of tensors in a checkpoint, and the names here.
         fused: tensors of a checkpoint with the rows of several projections, and these in order.
     """
@@ -69,6 +72,7 @@ class Family:
     eps_field: str = "rms_norm_eps"
     intermediate_field: str = "intermediate_size"
     sliding: Sliding = "none"
+    layer_types: bool = True
     convolutions: bool = False
     qkv_bias: bool | None = None
     output_bias: bool = True
@@ -92,7 +96,7 @@ FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": Family("llama"),
     "Qwen2ForCausalLM": Family("qwen2", _QWEN, sliding="from", qkv_bias=True, output_bias=False),
     "Qwen3ForCausalLM": Family("qwen3", {**_QWEN, "head_dim": 128}, query_key_norm="head", sliding="from"),
-    "MistralForCausalLM": Family("mistral", _MISTRAL, sliding="all"),
+    "MistralForCausalLM": Family("mistral", _MISTRAL, sliding="all", layer_types=False),
     "MinistralForCausalLM": Family("ministral", _MISTRAL, sliding="all"),
     "Ministral3ForCausalLM": Family(
         "ministral3",
@@ -101,6 +105,7 @@ FAMILIES: dict[str, Family] = {
              "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
              "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}},
         sliding="all",
+        layer_types=False,
     ),
     "SmolLM3ForCausalLM": Family(
         "smollm3",
@@ -236,8 +241,19 @@ UNSUPPORTED = {
     "FalconH1ForCausalLM": "Mamba layers",
     "HunYuanDenseV1ForCausalLM": "norms after the rotary embedding (use_qk_norm)",
 }
+# Other names of architectures in config.json.
+RENAMED = {"Ernie4_5_ForCausalLM": "Ernie4_5ForCausalLM"}
 # Architectures, each with its model_type.
 ARCHITECTURES = {name: family.model_type for name, family in FAMILIES.items()}
+
+
+def unsupported(kind: str) -> str:
+    """Why an architecture or a model_type is not supported, for an error message; empty if that is not known."""
+
+    def plain(name: str) -> str:
+        return name.removesuffix("ForCausalLM").removesuffix("_text").replace("_", "").lower()
+
+    return next((f" because of its {own}" for name, own in UNSUPPORTED.items() if plain(name) == plain(kind)), "")
 
 
 def own_name(name: str) -> str:
@@ -246,9 +262,13 @@ def own_name(name: str) -> str:
     return name.removeprefix(_PREFIX) if found is None else name[found.end() :]
 
 
-def is_text(name: str) -> bool:
-    """Whether a tensor of this name may belong to the text model."""
-    return _OTHER.match(name) is None
+def text_names(names: Iterable[str]) -> set[str]:
+    """Of the names of a checkpoint's tensors, those of the text model: all, unless it also has other parts."""
+    every = set(names)
+    nested = {name for name in every if _TEXT.match(name)}
+    if nested:
+        return nested | {name for name in every if name.startswith("lm_head.")}
+    return {name for name in every if _NOT_TEXT.match(name) is None}
 
 
 def own_module(name: str, config: ModelConfig) -> str:
@@ -344,7 +364,7 @@ def _is_norm(name: str) -> bool:
 
 
 def rotary_order(name: str, config: ModelConfig) -> Tensor | None:
-    """The rows of a checkpoint's q or k in the order of the model, int64 [N]; None: the same order, or another tensor.
+    """Row i of the model's q or k is row order[i] of the checkpoint's, int64 [N]; None: the same, or another tensor.
 
     The numbers of a head that are rotated together are half a head apart here, also where only a part of the head is
     rotated (the others have angles of 0). In a checkpoint they are half of the rotated numbers apart, or neighbors.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -19,14 +20,15 @@ from torch import Tensor
 
 from .checkpoint import check_finite, own_template, save_adapter
 from .config import ModelConfig, StreamConfig, named_token_ids
-from .families import FAMILIES, own_module, rotary_order
-from .fields import CheckpointError, read_object
+from .families import FAMILIES, own_module, rotary_order, text_names
+from .fields import CheckpointError, CheckpointWarning, read_object
 from .low_rank import PROJECTIONS, LowRank, StreamAdapters
 from .streams import StreamFused
 from .transformer import Transformer
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 # In a model that also has a part for images, the layers are those of its text model.
+_BASE = "base_model.model."
 _TENSOR = re.compile(
     r"base_model\.model\.((?:model\.)?(?:(?:language_model|text_model)\.)?(?:model\.)?layers\.(\d+)\.[\w.]+)"
     r"\.lora_([AB])(?:\.default)?\.weight"
@@ -115,7 +117,15 @@ def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str
     check_finite(tensors, path)
     halves: dict[tuple[int, str], dict[str, Tensor]] = {}
     names: dict[tuple[int, str], str] = {}
-    for tensor, value in tensors.items():
+    text = text_names(tensor.removeprefix(_BASE) for tensor in tensors)
+    left = {tensor for tensor in tensors if tensor.removeprefix(_BASE) not in text}
+    if left:
+        warnings.warn(
+            f"{path}: also tunes the part for images or sound, such as {min(left)!r:.100}; these changes are left out",
+            CheckpointWarning,
+            stacklevel=3,
+        )
+    for tensor, value in ((name, value) for name, value in tensors.items() if name not in left):
         found = _TENSOR.fullmatch(tensor)
         owner, _, projection = own_module(found[1], config).rpartition(".") if found else ("", "", "")
         kind = owner.rpartition(".")[2]
@@ -141,8 +151,11 @@ def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str
 
 def _tunable(config: ModelConfig) -> str:
     """The projections that an adapter may tune, by their names in the base's checkpoint."""
-    stored = {own.rpartition(".")[2]: name for name, own in FAMILIES[config.architecture].names.items()}
-    return ", ".join(dict.fromkeys(stored.get(name, name).rpartition(".")[2] for name in PROJECTIONS))
+    family = FAMILIES[config.architecture]
+    stored = {own.rpartition(".")[2]: name for name, own in family.names.items()}
+    fused = {part.rpartition(".")[2] for whole, parts in family.fused.items() for part in parts if "conv." not in whole}
+    names = [name for name in PROJECTIONS if name not in fused]
+    return ", ".join(dict.fromkeys(stored.get(name, name).rpartition(".")[2] for name in names))
 
 
 @torch.no_grad()

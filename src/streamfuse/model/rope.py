@@ -118,8 +118,8 @@ def rope_of(
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind in ("su", "yarn") and "short_factor" in rope:  # older names of LongRoPE
         kind = "longrope"
-    if kind == "mrope":  # of image models: three positions per token, which are equal where there are only words
-        kind = "default"
+    if rope.get(_QUERY_SCALING) and kind != "yarn":
+        raise CheckpointError(f"{source}: {name}: {_QUERY_SCALING} is only supported with yarn, not with {kind!r:.40}")
     base = theta.number("rope_theta", default_theta)
     numbers = Fields(rope, f"{source}: {name}")
     if kind == "default":

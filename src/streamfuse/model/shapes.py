@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .config import ModelConfig
-from .families import is_text, own_name, own_shapes
+from .families import own_name, own_shapes, text_names
 from .fields import CheckpointError, read_object
 from .quantized import Has, Packed, packed_of, shapes_of
 from .shards import TensorFacts, check_types, misfit, read_header, shards
@@ -42,7 +42,8 @@ def read_headers(config: ModelConfig, folder: Path) -> dict[str, TensorFacts]:
         CheckpointError: a file is missing or damaged, or a weight's dtype is not supported.
     """
     stored = {name: facts for path in shards(folder) for name, facts in read_header(path).items()}
-    headers = {own_name(name): facts for name, facts in stored.items() if is_text(name)}
+    text = text_names(stored)
+    headers = {own_name(name): facts for name, facts in stored.items() if name in text}
     headers = shapes_of(headers, packing(folder), has_of(config))
     headers = {name: facts for name, facts in headers.items() if not follows_from_config(name)}
     check_types(headers)

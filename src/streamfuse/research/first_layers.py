@@ -16,13 +16,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from streamfuse.durable import flush_tree, replace_folder
+from streamfuse.model import families
 from streamfuse.model.checkpoint import shards
 from streamfuse.model.config import CheckpointError, ModelConfig, read_object
+from streamfuse.model.families import text_names
+from streamfuse.model.shards import read_header
+from streamfuse.model.text_part import text_config
 from streamfuse.paths import own_name
 
 _COPIED = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
-    "chat_template.jinja",
+    "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
 
 
@@ -45,8 +49,9 @@ def write_first_layers(model: Path, layers: int, folder: Path) -> None:
     if folder.exists() and not _is_replaceable(folder):
         raise CheckpointError(f"{folder}: exists and was not written by this command; name another folder")
     state: dict[str, Tensor] = {}
+    text = text_names(name for path in shards(model) for name in read_header(path))
     for path in shards(model):
-        state |= {name: tensor for name, tensor in load_file(path).items() if _layer(name) < layers}
+        state |= {name: tensor for name, tensor in load_file(path).items() if name in text and _layer(name) < layers}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         new = Path(temporary) / "new"
@@ -58,7 +63,8 @@ def write_first_layers(model: Path, layers: int, folder: Path) -> None:
         source = read_object(model / "source.json")
         source["model"] = f"{source.get('model', own_name(model))}, first {layers} layers"
         source["first_layers"] = layers
-        settings = {**read_object(model / "config.json"), "num_hidden_layers": layers}
+        source_config = model / "config.json"
+        settings = {**text_config(read_object(source_config), str(source_config)), "num_hidden_layers": layers}
         settings |= {name: settings[name][:layers] for name in _BY_LAYER if isinstance(settings.get(name), list)}
         for name, content in (("config", settings), ("source", source)):
             (new / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -73,5 +79,5 @@ def _is_replaceable(folder: Path) -> bool:
 
 def _layer(name: str) -> int:
     """The layer that a tensor belongs to; -1 for those outside the layers."""
-    words = name.removeprefix("model.").split(".")
+    words = families.own_name(name).split(".")
     return int(words[1]) if words[0] == "layers" else -1
