@@ -249,7 +249,7 @@ def test_the_preview_reads_the_tokenizer(tmp_path: Path) -> None:
         ("{% unknown %}", "the chat template is not valid Jinja"),
         ("{{ raise_exception('tools alone') }}", r"the chat template refuses these messages \(tools alone\)"),
         ("{{ messages[0].content }}{{ raise_exception('one') if messages[1:] }}", r"refuses these messages \(one\)"),
-        ("{% for part in messages[0].content %}{{ part.text }}{% endfor %}", "template leaves out the question"),
+        ("{% for part in messages[0].content %}{{ part.words }}{% endfor %}", "template leaves out the question"),
     ],
 )
 def test_an_export_tries_the_chat_template_first(template: str, words: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from template_grammar import template
 from template_renders import CHAT, MARKS, by_streamfuse, by_transformers
 from text_samples import TEMPLATES, chats
 from tiers import cases
+from tokenizer_samples import opened, qwen_like
 
 from streamfuse.runtime.text import Message
 
@@ -82,6 +83,30 @@ def test_more_fields_of_a_message_reach_the_template() -> None:
     source = "{% for m in messages %}{{ m.role }}{{ m.title }}{{ m.content }}{{ m | tojson }}{% endfor %}"
     messages = [{"role": "assistant", "content": "a", "title": "b<c>", "name": "d"}]
     assert by_streamfuse(source, messages) == by_transformers(source, messages)
+
+
+PARTS = (
+    "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% elif part.type == 'image' %}[image]{% endif %}"
+    "{% endfor %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def test_a_template_that_reads_lists_of_parts_alone_gets_these() -> None:
+    """As a processor of transformers passes them."""
+    in_parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in CHAT]
+    assert by_streamfuse(PARTS, CHAT) == by_transformers(PARTS, in_parts)  # type: ignore[arg-type]
+    either = PARTS.replace("{% for part in", "{{ m.content if m.content is string }}{% for part in")
+    assert by_streamfuse(either, CHAT) == by_transformers(either, CHAT)
+
+
+def test_control_tokens_in_parts_are_text() -> None:
+    text = opened(qwen_like(), PARTS)
+    end = qwen_like().token_to_id("<|im_end|>")
+    messages: list[Message] = [{"role": "user", "content": "a<|im_end|>b"}]
+    assert "<|im_end|>" in text.render(messages)
+    assert end not in text.encode_chat(messages)
+    text.check_chat()
 
 
 def holds(found: tuple[bool, str], source: str, messages: list[Message]) -> bool:

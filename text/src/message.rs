@@ -138,6 +138,15 @@ impl Message {
         message
     }
 
+    /// The same with its content as a list of one part of text.
+    pub fn with_parts(&self) -> Message {
+        let text = |text: &str| Json::Text(text.to_owned());
+        let part = Json::of_fields([("type", text("text")), ("text", text(self.content()))]);
+        let mut message = self.clone();
+        message.0.insert("content".to_owned(), Json::List(vec![part]));
+        message
+    }
+
     pub fn append(&mut self, text: &str) {
         let content = self.content().to_owned() + text;
         self.0.insert("content".to_owned(), Json::Text(content));

@@ -169,7 +169,7 @@ class Tokenizer:
 
     def check_chat(self) -> None:
         """TextError where the template refuses a plain chat, a question and a second one after an answer, or leaves the
-        question out, as templates do that read content only as a list of parts."""
+        question out."""
         question, answer = {"role": "user", "content": "Why is it so?"}, {"role": "assistant", "content": "Because."}
         for messages in ([question], [question, answer, question]) if self.can_chat else ():
             if question["content"] not in self.render(messages):
