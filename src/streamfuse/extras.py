@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
+from types import ModuleType
+from typing import cast
 
 
 class MissingExtra(ImportError):
@@ -110,3 +112,10 @@ def need_native() -> None:
 
 def _is_installed(module: str) -> bool:
     return sys.modules[module] is not None if module in sys.modules else find_spec(module) is not None
+
+
+def silence_openvino() -> None:
+    """Keep `import openvino` from sending usage statistics, which it does from a forked process unless its package for
+    that is missing. Without effect if OpenVINO was imported before."""
+    if "openvino" not in sys.modules:
+        sys.modules.setdefault("openvino_telemetry", cast("ModuleType", None))

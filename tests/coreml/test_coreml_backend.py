@@ -209,7 +209,7 @@ def test_caches_of_a_layer_with_a_window_are_ring_buffers(channels_first: bool) 
     assert seen[2]["key_cache_0"].ravel().tolist() == [5, 6, 3, 4]
     assert seen[2]["value_cache_1"].ravel().tolist() == [1, 2, 3, 4, 5, 6, *[0] * 6]
     assert [backend.truncatable(length) for length in (9, 8, 7, 6)] == [9, 8, 7, 0]
-    with pytest.raises(BackendError, match="a window of 2 positions have only those from 5 on"):
+    with pytest.raises(BackendError, match="sliding window or convolution of 2 positions have only those from 5 on"):
         backend.truncate(6)
     backend.truncate(0)
     assert backend.length == 0

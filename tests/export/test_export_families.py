@@ -143,7 +143,7 @@ OPERATORS = (
     "Lfm2ForCausalLM",
     "Exaone4ForCausalLM",
 )
-# Once read, their weights are those of a family that is exported by default (test_model_families.py).
+# Their graphs use nothing that those of families which are exported by default do not cover (OLMo 3: with Gemma 3's).
 AS_ANOTHER = {
     "Ernie4_5ForCausalLM": "LlamaForCausalLM",
     "HeliumForCausalLM": "LlamaForCausalLM",

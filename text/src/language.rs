@@ -31,7 +31,7 @@ pub struct Language {
     family: OnceLock<Option<&'static Family>>,
     takes_system: OnceLock<bool>,
     takes_text_arguments: OnceLock<bool>,
-    takes_parts_alone: OnceLock<bool>,
+    needs_parts: OnceLock<bool>,
     around: OnceLock<Around>,
     ends: Vec<i64>, // end-of-sequence tokens
     vocab_size: OnceLock<usize>,
@@ -86,7 +86,7 @@ impl Language {
             None => None,
         };
         let vocab_size = vocab_size.map_or_else(OnceLock::new, OnceLock::from);
-        let (family, takes_system, takes_text_arguments, takes_parts_alone) = Default::default();
+        let (family, takes_system, takes_text_arguments, needs_parts) = Default::default();
         let (around, vocabulary, enders) = Default::default();
         Ok(Language {
             tokenizer,
@@ -95,7 +95,7 @@ impl Language {
             family,
             takes_system,
             takes_text_arguments,
-            takes_parts_alone,
+            needs_parts,
             around,
             ends: eos_token_ids.to_vec(),
             vocab_size,
@@ -145,15 +145,15 @@ impl Language {
             message.map(name, |text| cut(text, kept), |text| cut(text, &none))
         };
         let setting = setting.map(name, |text| cut(text, &none));
-        let in_parts = |message: Message| if self.takes_parts_alone() { message.with_parts() } else { message };
+        let in_parts = |message: Message| if self.needs_parts() { message.with_parts() } else { message };
         template.render(&messages.iter().map(message).map(in_parts).collect::<Vec<_>>(), &setting)
     }
 
-    /// Whether the chat template reads a message's content only as a list of parts, as those of some image models do.
-    fn takes_parts_alone(&self) -> bool {
-        *self.takes_parts_alone.get_or_init(|| {
+    /// Whether the chat template only accepts message content as a list of parts, as those of some image models do.
+    fn needs_parts(&self) -> bool {
+        *self.needs_parts.get_or_init(|| {
             if !["type", "text"].iter().all(|field| self.source.contains(field)) {
-                return false; // of a part
+                return false; // a template that reads parts names both fields
             }
             let (question, setting) = (Message::new("user", "probe"), Setting::default());
             let setting = setting.map(str::to_owned, str::to_owned);

@@ -21,9 +21,9 @@ Norms = Literal["before", "after", "both"]
 QueryKeyNorm = Literal["none", "head", "width"]  # of each head, or of all heads of a row together
 Activation = Literal["silu", "gelu_tanh"]
 CONVOLUTION = "conv"  # in `layer_types`: a layer with a short convolution in place of attention
-# Layers with a sliding window where `layer_types` is missing: none, with `use_sliding_window` those from
-# `max_window_layers` on or those without a rotary embedding, all if `sliding_window` is a number, or all but each sixth
-# one.
+# Layers with a sliding window where `layer_types` is missing or not read: none, with `use_sliding_window` those from
+# `max_window_layers` on or those without a rotary embedding, all if `sliding_window` is a number, or all except every
+# n-th, where n is `sliding_window_pattern`.
 Sliding = Literal["none", "from", "without rotary", "all", "pattern"]
 
 _PREFIX = "model."
@@ -49,14 +49,14 @@ class Family:
         activation_field: the field with the activation's name.
         eps_field: the field with the epsilon of the norms.
         intermediate_field: the field with the size of the MLP.
-        sliding: which layers have a window where `layer_types` is missing.
+        sliding: which layers have a window where `layer_types` is missing or not read.
         layer_types: whether `layer_types` is read; some classes of transformers ignore it.
         convolutions: whether layers can be short convolutions.
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
-        interleaved_rotary: whether a checkpoint rotates neighboring numbers of a head, 2i and 2i + 1, together.
-        full_rotary: False: in a model with sliding windows, layers with full attention have no rotary embedding.
+        interleaved_rotary: whether rotary pairs are adjacent in a checkpoint (2i, 2i + 1) instead of half a head apart.
+        full_rotary: whether layers with full attention have a rotary embedding in models that also have windows.
         names: parts of the names of tensors in a checkpoint, and the names here.
         fused: tensors of a checkpoint with the rows of several projections, and these in order.
     """
@@ -236,10 +236,10 @@ UNSUPPORTED = {
     "Llama4ForCausalLM": "chunked attention (layer_types) and experts (num_local_experts)",
     "Lfm3ForCausalLM": "attention gates (use_attention_gate)",
     "Qwen3_5ForCausalLM": "linear attention (layer_types)",
-    "Gemma3nForCausalLM": "inputs of each layer (hidden_size_per_layer_input)",
-    "Gemma4ForCausalLM": "inputs of each layer (hidden_size_per_layer_input)",
+    "Gemma3nForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
+    "Gemma4ForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
     "FalconH1ForCausalLM": "Mamba layers",
-    "HunYuanDenseV1ForCausalLM": "norms after the rotary embedding (use_qk_norm)",
+    "HunYuanDenseV1ForCausalLM": "norms of q and k after the rotary embedding (use_qk_norm)",
 }
 # Other names of architectures in config.json.
 RENAMED = {"Ernie4_5_ForCausalLM": "Ernie4_5ForCausalLM"}
@@ -364,7 +364,8 @@ def _is_norm(name: str) -> bool:
 
 
 def rotary_order(name: str, config: ModelConfig) -> Tensor | None:
-    """Row i of the model's q or k is row order[i] of the checkpoint's, int64 [N]; None: the same, or another tensor.
+    """The permutation, int64 [N], of rows of q or k from the checkpoint's order to the model's (`value[order]`); None
+    if the order is the same or the tensor is neither.
 
     The numbers of a head that are rotated together are half a head apart here, also where only a part of the head is
     rotated (the others have angles of 0). In a checkpoint they are half of the rotated numbers apart, or neighbors.

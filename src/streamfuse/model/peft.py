@@ -121,7 +121,7 @@ def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str
     left = {tensor for tensor in tensors if tensor.removeprefix(_BASE) not in text}
     if left:
         warnings.warn(
-            f"{path}: also tunes the part for images or sound, such as {min(left)!r:.100}; these changes are left out",
+            f"{path}: tensors outside the text model, such as {min(left)!r:.100}, are ignored",
             CheckpointWarning,
             stacklevel=3,
         )

@@ -7,8 +7,8 @@ from typing import Any
 from .families import ARCHITECTURES, unsupported
 from .fields import ADD_A_FAMILY, CheckpointError
 
-# Text models of image models that are those of a family: its model_type, and what their own class has by default.
-# `mrope` gives a token three positions, which are the same in text.
+# Text models of multimodal models that equal a supported family: that family's model_type, and defaults of their own
+# configuration class. With `mrope` a token has three positions, which are equal for text.
 _QWEN2 = {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_key_value_heads": 8}
 _AS_FAMILY: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_vl_text": ("qwen2", _QWEN2),

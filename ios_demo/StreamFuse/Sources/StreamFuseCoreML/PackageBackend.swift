@@ -143,8 +143,8 @@ final class PackageBackend: Backend {
     guard truncatable(length) == length else {
       throw StreamFuseError(
         .badArgument,
-        "cannot truncate to \(length): layers with a window of \(layout.window) positions have only those from "
-          + "\(oldest) on; truncate to 0 and run the tokens again")
+        "cannot truncate to \(length): layers with a sliding window or convolution of \(layout.window) positions have "
+          + "only those from \(oldest) on; truncate to 0 and run the tokens again")
     }
     self.length = length
     if length == 0 { oldest = 0 }

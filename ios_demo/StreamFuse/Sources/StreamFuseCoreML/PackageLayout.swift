@@ -53,7 +53,7 @@ public struct PackageLayout: Sendable, Equatable {
     func value(_ key: String) throws -> String {
       guard let text = metadata["streamfuse.\(key)"] else {
         throw StreamFuseError(
-          .badProgram, "this package is not of this version of streamfuse: its metadata has no streamfuse.\(key)")
+          .badProgram, "this package was not exported by this version of streamfuse: its metadata has no streamfuse.\(key)")
       }
       return text
     }
@@ -81,7 +81,7 @@ public struct PackageLayout: Sendable, Equatable {
     channelsFirst = try value("layout") { ["plain": false, "ane": true][$0] }
     floats = try value("dtype") { ["float16": .float16, "float32": .float32][$0] }
     methods = try value("methods") { try? JSONDecoder().decode([String].self, from: Data($0.utf8)) }
-    nextToken = metadata["streamfuse.next_token"] == "true"  // missing in older packages
+    nextToken = metadata["streamfuse.next_token"] == "true"
     let hasWindow = metadata["streamfuse.sliding_window"] != nil
     window = hasWindow ? try count("sliding_window", in: 1...(.max)) : 0
     cachePositions = hasWindow ? try counts("cache_positions", in: 1...(.max)) : []

@@ -111,7 +111,7 @@ final class PackageTests: XCTestCase {
       for backend in [one, other] {
         XCTAssertEqual([6, 5, 4, 3, 0].map(backend.truncatable), [6, 5, 4, 0, 0])
         XCTAssertThrowsError(try backend.truncate(to: 3)) {
-          XCTAssert(($0 as! StreamFuseError).message.contains("a window of 2 positions"), "\($0)")
+          XCTAssert(($0 as! StreamFuseError).message.contains("a sliding window or convolution of 2 positions"), "\($0)")
         }
         XCTAssertThrowsError(try written(backend, 3))
         try backend.truncate(to: 4)

@@ -105,7 +105,7 @@ def _stream_bytes(manifest: Manifest) -> tuple[float, float]:
 
 def _attended(manifest: Manifest, context: int) -> tuple[list[int], list[int]]:
     """Per layer: cached positions that a row attends to (of a ring: those of the window, rounded up to blocks), and the
-    number of heads in the cache, which a convolution can have more of than attention."""
+    number of heads in the cache; a convolution may have more than attention."""
     capacity, axis = manifest.cache.capacity, _POSITIONS_AXIS[manifest.cache.layout]
     inputs = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].inputs}
     found, heads = [], []
@@ -120,7 +120,9 @@ def _attended(manifest: Manifest, context: int) -> tuple[list[int], list[int]]:
 def _heads(manifest: Manifest, shape: Sequence[int]) -> int:
     """Heads in a key cache of this shape."""
     layout = manifest.cache.layout
-    return shape[1] // manifest.model.head_dim if layout == "channels_position" else shape[layout != "packed"]
+    if layout == "channels_position":
+        return shape[1] // manifest.model.head_dim
+    return shape[0 if layout == "packed" else 1]
 
 
 def _position_bytes(manifest: Manifest, kv_heads: int) -> float:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from streamfuse.bundle import Bundle, open_bundle
-from streamfuse.extras import NEEDS
+from streamfuse.extras import NEEDS, silence_openvino
 from streamfuse.native.library import LibraryError, list_backends
 
 _REPORT = "export_report.json"
@@ -93,6 +93,7 @@ def _absent(device: str) -> str | None:
     """Why OpenVINO cannot run a bundle for that device here, or None, also where only its C library is here to ask."""
     if device == "cpu" or find_spec("openvino") is None:
         return None
+    silence_openvino()
     from openvino import Core
 
     here = sorted({name.partition(".")[0].lower() for name in Core().available_devices})

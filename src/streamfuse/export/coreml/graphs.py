@@ -129,8 +129,9 @@ class WindowMask(nn.Module):
 
 
 class EarlierRows(nn.Module):
-    """From the whole mask, a one-hot matrix for each distance from 1 to L - 1, which selects the row that is so many
-    positions before each row: [R, C + R], or [1, C + R, 1, R] channels first. C: as in `WindowMask`."""
+    """One-hot matrices [R, C + R] (channels first [1, C + R, 1, R]), one for each distance d from 1 to taps - 1. They
+    select for each row the row d positions before it, among the C positions of the convolution's cache and the new rows
+    that the mask lets it see."""
 
     half_open: Tensor  # [1]: entries of the mask above it allow attention
     nowhere: Tensor  # int32 [1]: a position that no row asks for

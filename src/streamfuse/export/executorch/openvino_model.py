@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-from typing import cast
 from xml.etree import ElementTree
 
 import numpy as np
 from torch.export import ExportedProgram
 
+from streamfuse.extras import silence_openvino
 from streamfuse.options import OptionError
 
 from .modules import LoweringError
 
-# When it is imported, OpenVINO sends usage statistics in a forked process, unless its package for that is missing.
-if "openvino" not in sys.modules:
-    sys.modules.setdefault("openvino_telemetry", cast("ModuleType", None))
+silence_openvino()
 
-import openvino as ov
-from openvino.frontend import FrontEndManager
-from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
-from openvino.properties import hint
+import openvino as ov  # noqa: E402
+from openvino.frontend import FrontEndManager  # noqa: E402
+from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder  # noqa: E402
+from openvino.properties import hint  # noqa: E402
 
 RELEASE = "2025.4"  # the only supported release of compiled models; kernels/engine/openvino.cpp has the same
 _MASK = bytes((0x30, 0x60, 0x70, 0x02, 0x04, 0x08, 0x3F, 0x6F, 0x72, 0x74, 0x78, 0x7F))  # XOR mask of compiled graphs

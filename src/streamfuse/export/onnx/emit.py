@@ -119,7 +119,7 @@ def _output_names(weights: Weights, method: Method) -> list[str]:
 def _describe(name: str) -> str:
     if name.startswith("past"):
         what = "keys after rotary embedding, values, or half of the channels that a convolution reads"
-        return f"cache of {what}, with position t at t modulo its size; below cache_length it is read"
+        return f"cache of {what}; position t is at t modulo its size, and only positions below cache_length are read"
     if name.startswith("present"):
         return "the new rows only; the caller copies the accepted ones into its cache"
     return _DESCRIPTIONS[name]

@@ -118,8 +118,8 @@ _define(
     _attention,
     lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2]),
 )
-# The short convolution of docs/contracts.md, section 6, without its quantization: rows are found by position, and a
-# row's own input is added first. taps [L, h]; `lap_starts` as for attention.
+# The short convolution of docs/contracts.md, section 6, but unquantized, with rows found by position, and summed from
+# the row's own input on instead of the oldest. taps [L, h]; `lap_starts` as for attention.
 _define(
     "short_convolution(Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, "
     "Tensor cache_length, Tensor visible, Tensor position_ids, Tensor? lap_starts, Tensor taps) -> Tensor",

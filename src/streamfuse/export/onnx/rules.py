@@ -272,8 +272,8 @@ def _short_convolution(
     lap_starts: Value | None,
     taps: Value,
 ) -> Value:
-    """Earlier rows are gathered by products with one-hot matrices. Each sum has one nonzero term, so its order does not
-    matter."""
+    """Earlier rows are gathered by products with one-hot matrices. Each of these products sums at most one nonzero
+    term, so the order of summation does not matter."""
     (rows, heads, dim), (count, _), cache_size, kind = query.shape, taps.shape, key_cache.shape[2], query.dtype
     earlier, shape = count - 1, (1, heads, rows, dim)
     selectors = _selectors(g, cache_length, visible, position_ids, lap_starts, cache_size, earlier, kind)

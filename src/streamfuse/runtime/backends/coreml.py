@@ -54,7 +54,8 @@ class _Metadata:
             return self.texts[f"streamfuse.{key}"]
         except KeyError as error:
             raise BackendError(
-                f"{self.path} was not exported by this version of streamfuse: it has no metadata key {error}"
+                f"{self.path} was not exported by this version of streamfuse: it has no metadata key {error}; export "
+                "it again"
             ) from None
 
     def one_of(self, key: str, known: Collection[str]) -> str:
@@ -92,7 +93,7 @@ def _layout(facts: _Metadata, capacity: int) -> CacheLayout:
         head_dim=facts.count("head_dim", 1, _MOST),
         channels_first=facts.one_of("layout", ("plain", "ane")) == "ane",
         dtype=np.float16 if facts.one_of("dtype", ("float16", "float32")) == "float16" else np.float32,
-        next_token=facts.texts.get("streamfuse.next_token") == "true",  # missing in older packages
+        next_token=facts.texts.get("streamfuse.next_token") == "true",
         window=window,
         positions=() if window is None else _positions(facts, layers, window, capacity),
     )

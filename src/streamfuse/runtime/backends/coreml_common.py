@@ -55,7 +55,7 @@ class CacheLayout:
     channels_first: bool = False
     dtype: type[Any] = np.float16
     next_token: bool = False  # whether `streams` has this input
-    window: int | None = None  # of layers with a sliding window; None: no method has the input `cache_length`
+    window: int | None = None  # of layers with a sliding window or a convolution; None: no method has `cache_length`
     positions: tuple[int, ...] = ()  # in the caches of each layer, if there is a window
 
     @property

@@ -16,7 +16,7 @@ _Self = TypeVar("_Self", bound="HostBackend")
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The caches of layers with a window of `window` positions, convolutions among them: ring buffers of `positions`
+    """The caches of layers with a sliding window or convolution of `window` positions: ring buffers of `positions`
     each."""
 
     window: int
@@ -60,8 +60,8 @@ class HostBackend:
             raise BackendError(f"cannot truncate a cache of {self._length} rows to {length}")
         if self._ring is not None and self.truncatable(length) != length:
             raise BackendError(
-                f"cannot truncate to {length}: layers with a window of {self._ring.window} positions have only "
-                f"those from {self._oldest} on; truncate to 0 and run the tokens again"
+                f"cannot truncate to {length}: layers with a sliding window or convolution of {self._ring.window} "
+                f"positions have only those from {self._oldest} on; truncate to 0 and run the tokens again"
             )
         self._length, self._places = length, {}
         if length == 0:

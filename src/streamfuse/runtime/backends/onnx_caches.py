@@ -70,8 +70,8 @@ class Caches(Protocol):
 
 
 class HostCaches:
-    """Within the lower and within the top layers, caches of equal shape share an array, and new rows of equal heads
-    share one."""
+    """Lower and top layers are stored apart. In each, caches of the same shape are one array, and so are new rows with
+    the same number of heads."""
 
     device = ""
 
@@ -80,8 +80,8 @@ class HostCaches:
         shapes = [shape for shape in layout.shapes for _ in range(2)]
         self._heads = [heads for heads, _ in shapes]
         self._values: dict[int, Array] = {}
-        # A commit is one copy for each of these: the key of an array in the result of `bind`, the caches' indices along
-        # its first axis, and the caches [n, Hkv, C, D].
+        # A commit is one copy for each group: its key in what `bind` returns, the indices of its caches in that array,
+        # and the caches [n, Hkv, C, D].
         self._groups: list[tuple[tuple[bool, int], list[int], Array]] = []
         for key, members in self._by_part_and_heads().items():
             for shape in dict.fromkeys(shapes[i] for i in members):

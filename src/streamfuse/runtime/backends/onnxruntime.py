@@ -188,7 +188,7 @@ class OnnxBackend(HostBackend):
                 raise ValueError
         except (KeyError, ValueError, IndexError, TypeError):
             raise BackendError(
-                "decode.onnx is no graph of streamfuse: it lacks past_key_values or its metadata"
+                "decode.onnx is no graph of streamfuse, or damaged: past_key_values or metadata are missing or invalid"
             ) from None
         for _, count in shapes:
             if count != spec.capacity and (ring is None or not 0 < ring.window <= count < spec.capacity):
