@@ -148,7 +148,7 @@ class Form:
     def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
         """A short convolution in place of attention, over a window of its taps: inputs and result are those of
         `attention`; key and value are the two halves of the convolution's input."""
-        return Convolution(capacity, convolution)
+        return GatedConvolution(capacity, convolution)
 
     def cache_positions(self, capacity: int, window: int | None) -> int:
         """Positions in the caches of a layer with this window, fewer than the context if they are a ring buffer."""
@@ -360,11 +360,11 @@ class Attention(nn.Module):
         return weighed(torch.softmax(found, dim=2), value, value_cache)
 
 
-class Convolution(nn.Module):
+class GatedConvolution(nn.Module):
     """The rows before each row are found by position among cached and new rows, and gathered by products with one-hot
     matrices."""
 
-    taps: Tensor  # [L, h], the one of the row itself last
+    taps: Tensor  # [taps, h], oldest row first; the last one multiplies the row itself
 
     def __init__(self, capacity: int, convolution: ShortConvolution) -> None:
         super().__init__()
@@ -447,7 +447,7 @@ def within(position_ids: Tensor, cached: Tensor, window: int) -> Tensor:
 
 
 def taps_of(convolution: ShortConvolution) -> Tensor:
-    """The taps of each channel, [L, h], the one of the row itself last."""
+    """The weights per channel, [taps, h], oldest row first; the last one multiplies the row itself."""
     return convolution.taps.weight.detach().squeeze(1).T.contiguous()
 
 
@@ -455,7 +455,7 @@ def convolved(read: Tensor, seen: Tensor, places: Tensor, position_ids: Tensor, 
     """The causal convolution of each channel of `read` [C + R, h], cached and new rows, at the new rows: [R, h].
 
     `seen` [R, C + R]: seen[i, j] is 1 if new row i may read row j, else 0. `places` int [C + R] and `position_ids`
-    int [R] are positions. `taps` [L, h], the one of the row itself last.
+    int [R] are positions. `taps` [taps, h] is as in `taps_of`.
     """
     mixed = read[len(read) - len(position_ids) :] * taps[-1]
     for back in range(1, len(taps)):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from streamfuse.durable import one_writer, os_error, reason, replace_file
@@ -61,15 +61,16 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     for path in files:
         if not path.is_file():
             raise CheckpointError(f"{path}: no such file")
-    text = text_names(name for path in files for name in read_header(path))
-    for path in files:
+    headers = {path: read_header(path) for path in files}
+    text = text_names(name for header in headers.values() for name in header)
+    for path, header in headers.items():
+        own = {name: facts for name, facts in header.items() if name in text}
         try:
-            shard = load_file(path)
+            with safe_open(path, framework="pt") as file:
+                shard = {name: file.get_tensor(name) for name in own}
         except (SafetensorError, KeyError) as error:  # KeyError: a dtype that PyTorch does not have
             raise CheckpointError(f"{path}: damaged safetensors file ({error})") from None
-        shard = {name: value for name, value in shard.items() if name in text}
-        headers = {name: facts for name, facts in read_header(path).items() if name in text}
-        check_types(shapes_of(headers, packed, has))
+        check_types(shapes_of(own, packed, has))
         check_finite(shard, path)
         if packed is not None:
             stored |= shard

@@ -27,8 +27,8 @@ from .streams import StreamFused
 from .transformer import Transformer
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-# In a model that also has a part for images, the layers are those of its text model.
 _BASE = "base_model.model."
+# In a multimodal model, the layers are those of its text model.
 _TENSOR = re.compile(
     r"base_model\.model\.((?:model\.)?(?:(?:language_model|text_model)\.)?(?:model\.)?layers\.(\d+)\.[\w.]+)"
     r"\.lora_([AB])(?:\.default)?\.weight"

@@ -63,8 +63,8 @@ def write_first_layers(model: Path, layers: int, folder: Path) -> None:
         source = read_object(model / "source.json")
         source["model"] = f"{source.get('model', own_name(model))}, first {layers} layers"
         source["first_layers"] = layers
-        source_config = model / "config.json"
-        settings = {**text_config(read_object(source_config), str(source_config)), "num_hidden_layers": layers}
+        path = model / "config.json"
+        settings = {**text_config(read_object(path), str(path)), "num_hidden_layers": layers}
         settings |= {name: settings[name][:layers] for name in _BY_LAYER if isinstance(settings.get(name), list)}
         for name, content in (("config", settings), ("source", source)):
             (new / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -256,7 +256,7 @@ class Attention(nn.Module):
 
 
 class GatedConvolution(nn.Module):
-    """plain.Convolution in this layout: query [1, h, 1, R], key and value [1, h / 2, 1, R] -> [1, h, 1, R]."""
+    """plain.GatedConvolution in this layout: query [1, h, 1, R], key and value [1, h / 2, 1, R] -> [1, h, 1, R]."""
 
     taps: Tensor  # [L, 1, h, 1, 1]
 

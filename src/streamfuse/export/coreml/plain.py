@@ -68,7 +68,7 @@ class TracedForm(Form):
         return Attention(scale, window)
 
     def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
-        return Convolution(convolution)
+        return GatedConvolution(convolution)
 
 
 class Embedding(nn.Module):
@@ -120,7 +120,7 @@ class Attention(nn.Module):
         return layers.weighed(weights, value, value_cache)
 
 
-class Convolution(nn.Module):
+class GatedConvolution(nn.Module):
     """A short convolution. Earlier rows are gathered by products with one-hot matrices.
 
     `masks` has one matrix [R, C + R] for each distance from 1 to L - 1 (graphs.EarlierRows).

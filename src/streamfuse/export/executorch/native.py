@@ -89,7 +89,7 @@ class Form(layers.Form):
         return Attention(scale, window)
 
     def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
-        return Convolution(convolution)
+        return GatedConvolution(convolution)
 
     def caches(self, positions: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         keys, values = cache_shapes(positions, kv_heads, head_dim)
@@ -314,8 +314,8 @@ class StreamHead(nn.Module):
         return out
 
 
-class Convolution(nn.Module):
-    taps: Tensor  # [L, h], the one of the row itself last
+class GatedConvolution(nn.Module):
+    taps: Tensor  # [taps, h], oldest row first; the last one multiplies the row itself
 
     def __init__(self, convolution: ShortConvolution) -> None:
         super().__init__()

@@ -85,7 +85,7 @@ class Form(layers.Form):
         return Attention(capacity, scale, window)
 
     def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
-        return Convolution(capacity, convolution)
+        return GatedConvolution(capacity, convolution)
 
     def _table(self, weight: Tensor, part: Part) -> Blocks | None:
         """A tied head shares the embedding's table if their schemes are the same."""
@@ -205,7 +205,7 @@ class Attention(nn.Module):
         return attended
 
 
-class Convolution(nn.Module):
+class GatedConvolution(nn.Module):
     taps: Tensor  # [L, h]
     lap_starts: Tensor | None
 
