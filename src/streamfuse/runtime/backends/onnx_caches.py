@@ -2,7 +2,7 @@
 
 Both are bound once to each graph, so that no cache is copied in a pass, and take accepted rows in place. A layer with a
 sliding window may have fewer positions than the context: position t is at t modulo their number. A convolution's caches
-may have another number of heads.
+may have a different number of heads.
 """
 
 from __future__ import annotations
