@@ -16,6 +16,7 @@
 #include "add_normed.h"
 #include "arguments.h"
 #include "embedding_q8.h"
+#include "gate_heads.h"
 #include "gated_mlp.h"
 #include "head.h"
 #include "linear.h"
@@ -174,6 +175,20 @@ void run_add_normed(const Arguments& a) {
   RealRows::clear_others(args.out, input.rows, input.inputs);
 }
 
+void run_gate_heads(const Arguments& a) {
+  const int64_t rows = a.size(0, "x", 2, 0), size = a.size(0, "x", 2, 1), heads = a.size(1, "gates", 2, 1);
+  if (heads < 1 || size % heads != 0) throw BadArgument{"x must have a multiple of as many columns as there are gates"};
+  GateHeads args;
+  args.x = a.read<float>(0, "x", {rows, size});
+  args.gates = a.read<float>(1, "gates", {rows, heads});
+  args.out = a.write<float>(2, "out", {rows, size});
+  args.rows = RealRows::of(rows);
+  args.heads = heads;
+  args.head_dim = size / heads;
+  gate_heads(args);
+  RealRows::clear_others(args.out, rows, size);
+}
+
 void run_head(const Arguments& a) {
   Head args;
   args.input = a.normed_input();
@@ -211,6 +226,7 @@ constexpr Operator kOperators[] = {
     {"streamfuse::gated_mlp.out", 12, run_gated_mlp<false>},
     {"streamfuse::gated_branch.out", 13, run_gated_mlp<true>},
     {"streamfuse::add_normed.out", 5, run_add_normed},
+    {"streamfuse::gate_heads.out", 3, run_gate_heads},
     {"streamfuse::head.out", 8, run_head},
     {"streamfuse::stream_top_k.out", 8, run_stream_top_k},
 };

@@ -236,6 +236,13 @@ SF_INLINE Lanes times_sigmoid(Lanes x, Lanes z) {
   return div(positive_or(z, x, mul(x, e)), add(splat(1.0f), e));
 }
 
+void times_sigmoid_of(const float* x, float gate, int64_t size, float* out) {
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const int64_t n = size - i < kLanes ? size - i : kLanes;
+    store_at_most(out + i, times_sigmoid(load_at_most(x + i, n), splat(gate)), n);
+  }
+}
+
 SF_INLINE Lanes silu(Lanes x) { return times_sigmoid(x, x); }
 
 // x (1 + tanh(y)) / 2 with y = sqrt(2 / pi) (x + 0.044715 x^3), which is x / (1 + exp(-2 y)).

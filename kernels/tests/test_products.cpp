@@ -12,6 +12,7 @@
 
 #include "ops/add_normed.h"
 #include "ops/embedding_q8.h"
+#include "ops/gate_heads.h"
 #include "ops/gated_mlp.h"
 #include "ops/head.h"
 #include "ops/lane_kernels.h"
@@ -223,7 +224,8 @@ struct Model {
     for (int64_t& id : ids) id = any_of(0, vocabulary - 1);
   }
 
-  // Row by row: query, key, value, linear, MLP, its branch, sum with a norm, logits, best, streams, embedding.
+  // Row by row: query, key, value, linear, MLP, its branch, sum with a norm, gated heads, logits, best, streams,
+  // embedding.
   std::vector<Floats> outputs(int64_t first, int64_t count, bool with_logits = true) const {
     const int64_t k = 5;
     Floats q(count * heads * dim), key(count * kv_heads * dim), value(key), y(count * hidden), mlp(y), branch(y),
@@ -243,6 +245,9 @@ struct Model {
     gated_mlp({input.part(first, count, with_norms, up_adapter.low_rank), gate_up.packed, down.packed, second, inner,
                branch.data(), gelu ? Activation::kGelu : Activation::kSilu, false});
     add_normed({branch.data(), input.norm.data(), 1e-5f, &input.x[first * hidden], count, hidden, sum.data()});
+    Floats gates(count * hidden / dim), gated(y);
+    for (size_t i = 0; i < gates.size(); ++i) gates[i] = branch[i / (hidden / dim) * hidden + i % (hidden / dim)];
+    gate_heads({y.data(), gates.data(), gated.data(), count, hidden / dim, dim});
     head({input.part(first, count, true), embedding.packed, vocabulary, with_logits ? logits.data() : nullptr,
           best.data()});
     stream_top_k({input.part(first, count, true), embedding.packed, columns.data(), vocabulary, k, top.data(),
@@ -261,6 +266,7 @@ struct Model {
     take(mlp);
     take(branch);
     take(sum);
+    take(gated);
     take(best);
     take(top);
     take(log_probs);

@@ -93,6 +93,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention", "conv"],
         "block_auto_adjust_ff_dim": False,
     },
+    "Lfm3ForCausalLM": {"head_dim": 16, "sliding_window": 7, "layer_types": ["full_attention", "sliding_attention"]},
     "Gemma3ForCausalLM": {
         "head_dim": 32,
         "query_pre_attn_scalar": 20,
@@ -121,6 +122,7 @@ BELOW_INT4 = ("Qwen3ForCausalLM", "xnnpack")
 # Where the two best tokens of a step are closer than the rounding of a method's rows, texts may part (docs/limits.md).
 NEAR_TIES = {
     ("Phi3ForCausalLM", "core ml"),
+    ("Lfm3ForCausalLM", "core ml"),
     ("GraniteMoeHybridForCausalLM", "core ml, layout ane"),
     ("Ernie4_5ForCausalLM", "core ml, layout ane"),
 }
@@ -141,6 +143,7 @@ OPERATORS = (
     "Phi3ForCausalLM",
     "Gemma3ForCausalLM",
     "Lfm2ForCausalLM",
+    "Lfm3ForCausalLM",
     "Exaone4ForCausalLM",
 )
 # Their graphs use nothing that those of families which are exported by default do not cover (OLMo 3: with Gemma 3's).

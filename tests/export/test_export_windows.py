@@ -56,11 +56,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv"],
         "block_auto_adjust_ff_dim": False,
     },
+    "Lfm3ForCausalLM": {
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "sliding_attention", "full_attention"],
+        "head_dim": 16,
+        "sliding_window": 40,
+    },
 }
 POSITIONS = {
     "Gemma3ForCausalLM": [640, 288],
     "MistralForCausalLM": [320, 320],
     "Lfm2ForCausalLM": [288, 640, 288],
+    "Lfm3ForCausalLM": [320, 320, 640],  # the convolution has as many as the longest window needs
 }
 WITH_TASK = "Gemma3ForCausalLM"  # whose bundle has a task adapter, with the same caches: once is enough
 OPTIONS: dict[str, Any] = {"widths": (4,), "default_width": 4, "prune_keep": 3, "schedule": "deferred"}
@@ -76,7 +83,7 @@ class Made:
         model = tiny_model({"num_msa_layers": 1}, **changes)
         checkpoint = write_checkpoint(folder / "checkpoint", model, **changes)
         self.family = family
-        (self.window,) = {window for window in model.base.config.layer_windows if window}
+        self.window = model.base.config.longest_window
         tasks = {"same": checkpoint[1]} if family == WITH_TASK else {}
         self.plan = config_for(checkpoint, folder / "rings", max_context_len=CONTEXT, task=tasks, **OPTIONS)
         self.preview = preview(self.plan)

@@ -53,8 +53,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention"],
         "block_auto_adjust_ff_dim": False,
     },
+    "Lfm3ForCausalLM": {"head_dim": 16, "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"]},
 }
-GEMMA, LFM2 = FAMILIES
+GEMMA, LFM2, LFM3 = FAMILIES
 FORMS: dict[str, dict[str, Any]] = {
     "onnx": {"target": "onnx", "quantize": "none"},
     # Its delegates are compiled for a number of rows: those of verify_4 serve prefill too.
@@ -70,6 +71,7 @@ CASES = [
     *(pytest.param((GEMMA, form), id=form) for form in FORMS),
     *(pytest.param((LFM2, form), id=f"{form}, convolution", marks=[] if form != "xnnpack" else pytest.mark.full)
       for form in FORMS),
+    *(pytest.param((LFM3, form), id=f"{form}, gates", marks=pytest.mark.full) for form in FORMS),
 ]  # fmt: skip
 TEXT = np.random.default_rng(4).integers(4, VOCAB_SIZE, 620).tolist()
 DRAFTS: list[dict[str, Any]] = [{"width": 4, "sources": ("lookup",)}, {"width": 4}]
@@ -98,7 +100,8 @@ def exported(folder: Path, family: str, form: dict[str, Any], walk: int) -> Made
         patch.setattr(selftest, "HEAD_TOKENS", walk // 2)
         patch.setattr(selftest, "WALK_TOKENS", walk - walk // 2)
         report = run_export(plan)
-    (window,) = {window for window in model.base.config.layer_windows if window}
+    window = model.base.config.longest_window
+    assert window is not None
     return Made(window, open_bundle(plan.output_dir), report, expected)
 
 

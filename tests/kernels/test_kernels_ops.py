@@ -174,6 +174,15 @@ def test_a_convolution_reads_a_ring_like_a_whole_cache() -> None:
         reference.short_convolution(*packed([query, key, value, *ring, length, visible, torch.randn(33, 64)]))
 
 
+@pytest.mark.parametrize("shape", [(1, 9, 64), (5, 4, 16), (40, 3, 12)])
+def test_gates_scale_heads_by_sigmoids(shape: tuple[int, int, int]) -> None:
+    torch.manual_seed(sum(shape))
+    rows, heads, _ = shape
+    x, gates = torch.randn(shape), torch.randn(rows, heads) * 20
+    found = torch.ops.streamfuse.gate_heads(x.flatten(1), gates)
+    torch.testing.assert_close(found, (x * torch.sigmoid(gates).unsqueeze(2)).flatten(1))
+
+
 def test_a_packed_cache_holds_what_was_rounded() -> None:
     torch.manual_seed(1)
     rows = torch.randn(64, 3, 48)

@@ -54,8 +54,8 @@ def q8_0(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
 class Layer(nn.Module):
     """Every operator once, with adapters in the rows from `first` on and norms per head; with biases or without.
 
-    `norms_after`: norms over all heads and before residual additions, none before a product, a window, GELU, and
-    adapters in int8.
+    `norms_after`: norms over all heads and before residual additions, none before a product, a window, gated heads,
+    GELU, and adapters in int8.
     """
 
     def __init__(self, biased: bool, norms_after: bool) -> None:
@@ -66,6 +66,7 @@ class Layer(nn.Module):
             "embedding": packing.pack_q8_0(*q8_0(VOCAB, HIDDEN)),
             "qkv": packing.pack_q4_1(*q4_1(wide, HIDDEN)),
             "o": packing.pack_q4_1(*q4_1(HIDDEN, HEADS * DIM)),
+            "gates": packing.pack_q4_1(*q4_1(HEADS, HIDDEN)),
             "gate_up": packing.pack_q4_1(*q4_1(2 * INNER, HIDDEN)),
             "down": packing.pack_q4_1(*q4_1(HIDDEN, INNER)),
             "stream_head": packing.pack_q8_0(*q8_0(STREAM_VOCAB, HIDDEN)),
@@ -106,6 +107,8 @@ class Method(nn.Module):
         )
         if w.norms_after:
             mixed = OPS.window_attention(q, k, v, *caches, length, ancestors, DIM**-0.5, WINDOW)
+            gates = OPS.linear(x, w.norm_2, EPS, w.gates, HEADS, None, None, None, self.rows)
+            mixed = OPS.gate_heads(mixed, gates)
         else:
             mixed = OPS.tree_attention(q, k, v, *caches, length, ancestors, DIM**-0.5)
         residual = None if w.norms_after else x
@@ -302,6 +305,8 @@ def test_shapes_that_do_not_fit_are_named_at_export() -> None:
         OPS.linear(
             x, norm, EPS, weight.to("meta"), 32, None, torch.zeros(3, 64, dtype=torch.float16, device="meta"), None, 0
         )
+    with pytest.raises(ValueError, match="gate_heads: x must have a multiple of 3 columns"):
+        OPS.gate_heads(x, torch.zeros(2, 3, device="meta"))
     small, tiled = torch.zeros(3, 64, dtype=torch.int8, device="meta"), torch.zeros(2, 3, 16, dtype=torch.int8)
     with pytest.raises(ValueError, match=r"down must be float16 \[1 r, 64\] or int8 \[1 r, 68\]"):
         OPS.linear(x, norm, EPS, weight.to("meta"), 32, None, small, tiled.to("meta"), 0)

@@ -119,6 +119,30 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Lfm2",
         {"full_attn_idxs": [1, 3], "conv_L_cache": 4, "block_auto_adjust_ff_dim": False, "tie_embedding": False},
     ),
+    "lfm3": ("Lfm3", {"head_dim": 16, "sliding_window": 9}),
+    "lfm3 without gates and norms after its halves": (
+        "Lfm3",
+        {
+            "head_dim": 8,
+            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+            "use_attention_gate": False,
+            "use_sandwich_norm": False,
+            "attention_bias": True,
+            "conv_L_cache": 3,
+        },
+    ),
+    "lfm3, every number of a head rotated": (
+        "Lfm3",
+        {
+            "head_dim": 8,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "sliding_window": 5,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "proportional", "rope_theta": 5000.0, "factor": 2.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+    ),
     "gemma3, another scale": ("Gemma3", {**GEMMA_3, "query_pre_attn_scalar": 40}),
 }
 
@@ -251,7 +275,7 @@ def test_the_old_flat_rope_settings_mean_the_same() -> None:
         ({"hidden_size": None}, "field 'hidden_size' is missing"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "field 'factor' is missing"),
-        ({"architectures": ["Lfm3ForCausalLM"]}, "not supported because of its attention gates .use_attention_gate"),
+        ({"architectures": ["Qwen3_5ForCausalLM"]}, "not supported because of its linear attention .layer_types"),
         (
             {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "llama_4_scaling_beta": 0.1}},
             "llama_4_scaling_beta is only supported with yarn, not with 'linear'",

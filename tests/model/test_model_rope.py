@@ -109,7 +109,11 @@ def test_a_base_that_a_scaling_replaces_is_said() -> None:
             "must have 4 numbers",
         ),
         ({"rope_parameters": {"rope_type": "longrope", "short_factor": "x"}}, "short_factor must be a list of numbers"),
-        ({"rope_scaling": {"type": "proportional", "factor": 2.0}}, "'proportional' is not supported"),
+        ({"rope_scaling": {"type": "alibi", "factor": 2.0}}, "'alibi' is not supported"),
+        (
+            {"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.1}},
+            "must rotate an even number",
+        ),
         ({**WRITTEN_BY_5, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "settings per layer type .full_attention"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),

@@ -34,6 +34,12 @@ LFM = {  # the lower layer with streams is a convolution, the upper one attends
     "layer_types": ["full_attention", "conv", "conv", "full_attention"],
     "block_auto_adjust_ff_dim": False,
 }
+LFM3 = {  # both layers with streams have gates
+    "architectures": ["Lfm3ForCausalLM"],
+    "head_dim": 8,
+    "layer_types": ["conv", "conv", "sliding_attention", "full_attention"],
+    "sliding_window": 3,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "embeddings": {},
     "value rotation": {"value_rotation": 0.02},
@@ -45,6 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "three layers, one stream": {"num_msa_layers": 3, "num_streams": 1},
     "windows and two rotary embeddings": {"base": GEMMA},
     "convolutions": {"base": LFM},
+    "convolutions, gates": {"base": LFM3},
     "convolutions and value rotation": {"base": LFM, "value_rotation": 0.02},
     "a convolution of four rows on top": {"base": {**LFM, "layer_types": ["conv"] * 4, "conv_L_cache": 4}},
 }
@@ -109,6 +116,10 @@ class Oracle:
         def through(layer: Any, name: str, x: Tensor) -> Tensor:
             return layer(x) if adapt is None else layer(x) + adapt.adapt(name, x)
 
+        if block.mixer.g_proj is not None:
+            gates = block.mixer.g_proj(normed(block.input_layernorm, row))
+            parts = attended.view(4, 8)
+            attended = torch.cat([part / (1 + torch.exp(-gate)) for part, gate in zip(parts, gates, strict=True)])
         row = row + normed(block.attention_output_norm, through(block.mixer.o_proj, "o_proj", attended))
         y = normed(block.post_attention_layernorm, row)
         gate = through(block.mlp.gate_proj, "gate_proj", y)

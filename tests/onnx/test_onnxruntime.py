@@ -221,6 +221,13 @@ WINDOWS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2,
         "layer_types": ["conv", "full_attention"] * 2,
     },
+    "convolutions, windows and gates": {
+        "architectures": ["Lfm3ForCausalLM"],
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "sliding_window": 9,
+        "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
+    },
 }
 WINDOW_OPTIONS: dict[str, Any] = {"max_context_len": 448, "widths": (4,), "default_width": 4, "prune_keep": 4}
 

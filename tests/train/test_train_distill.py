@@ -37,9 +37,15 @@ CONVOLUTIONS = {
     "layer_types": ["conv", "conv", "full_attention", "conv"],
     "block_auto_adjust_ff_dim": False,
 }
+GATES = {
+    "architectures": ["Lfm3ForCausalLM"],
+    "head_dim": 8,
+    "sliding_window": 5,
+    "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
+}
 
 
-@pytest.fixture(params=[{}, WINDOWS, CONVOLUTIONS], ids=["plain", "windows", "convolutions"])
+@pytest.fixture(params=[{}, WINDOWS, CONVOLUTIONS, GATES], ids=["plain", "windows", "convolutions", "gates"])
 def model(request: pytest.FixtureRequest) -> Transformer:
     return tiny.base(std=0.4, **request.param)
 

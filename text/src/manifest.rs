@@ -18,7 +18,7 @@ const LONGEST_NAME: usize = 32; // of an adapter or a prefix
 const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), strict: true };
 
 /// Custom operators of this version's engine; the same list as in manifest.py.
-const OPERATORS: [&str; 13] = [
+const OPERATORS: [&str; 14] = [
     "tree_attention",
     "window_attention",
     "short_convolution",
@@ -30,6 +30,7 @@ const OPERATORS: [&str; 13] = [
     "gated_mlp",
     "gated_branch",
     "add_normed",
+    "gate_heads",
     "head",
     "stream_top_k",
 ];

@@ -36,6 +36,7 @@ OPERATORS = tuple(
         "gated_mlp",
         "gated_branch",
         "add_normed",
+        "gate_heads",
         "head",
         "stream_top_k",
     )

@@ -137,22 +137,27 @@ class Form:
         """The pruner of a method of `rows` nodes."""
         return Survivors(edges, rows, keep, ordered, threshold)
 
-    def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
+    def attention(self, capacity: int, positions: int, scale: float, window: int | None) -> nn.Module:
         """query, key, value, key cache, value cache, cache_length, visible, position_ids -> [R, Hq * D].
 
-        With a window, a row attends to that many positions up to its own. Caches have `cache_positions` positions, or
-        those of the whole context, for comparison.
+        With a window, a row attends to that many positions up to its own. Caches have `positions` positions, or those
+        of the whole context (`capacity`), for comparison.
         """
-        return Attention(capacity, scale, window)
+        return Attention(capacity, positions, scale, window)
 
-    def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
+    def convolution(self, capacity: int, positions: int, convolution: ShortConvolution) -> nn.Module:
         """A short convolution in place of attention, over a window of its taps: inputs and result are those of
         `attention`; key and value are the two halves of the convolution's input."""
-        return GatedConvolution(capacity, convolution)
+        return GatedConvolution(capacity, positions, convolution)
 
     def cache_positions(self, capacity: int, window: int | None) -> int:
-        """Positions in the caches of a layer with this window, fewer than the context if they are a ring buffer."""
+        """Positions in the caches of layers with a window, the longest of which is `window`: fewer than the context if
+        they are ring buffers."""
         return layout.cache_positions(capacity, window)
+
+    def gate(self, block: Block) -> nn.Module | None:
+        """x [R, h], attended [R, Hq * D] -> attended with its heads gated; None if the block has no gates."""
+        return None if block.mixer.g_proj is None else Gate(self, block)
 
     def caches(self, positions: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         """Empty key and value caches of a layer, in the format of the exported attention."""
@@ -218,7 +223,7 @@ class Opening(Layer):
 
 
 class Closing(Layer):
-    """Output projection, the gated MLP, norms, and both residual additions.
+    """Gates of the heads, output projection, the gated MLP, norms, and both residual additions.
 
     Features are on axis 1, as in the Neural Engine's layout.
     """
@@ -229,6 +234,7 @@ class Closing(Layer):
         self.form, self.intermediate = form, m.up_proj.out_features
         self.activation = form.activation(m.activation)
         self.attention_output_norm = form.norm_of(block.attention_output_norm)
+        self.gate = form.gate(block)
         self.norm = form.norm_of(block.post_attention_layernorm)
         self.mlp_output_norm = form.norm_of(block.mlp_output_norm)
         self.o_proj = form.adapted("attention", (block.mixer.o_proj,), adapters, "o_proj")
@@ -241,10 +247,30 @@ class Closing(Layer):
 
     def compute(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
         x, attended = inputs
+        attended = attended if self.gate is None else self.gate(x, attended)
         x = x + normed(self.attention_output_norm, self.o_proj(attended, first))
         gate_up = self.gate_up_proj(normed(self.norm, x), first)
         gated = self.form.gated(gate_up, self.intermediate, self.activation)
         return (x + normed(self.mlp_output_norm, self.down_proj(gated, first)),)
+
+
+class Gate(nn.Module):
+    """The heads of an attention's result times the sigmoids of their gates, products of the layer's normalized input.
+
+    Features are on axis 1, as in the Neural Engine's layout.
+    """
+
+    def __init__(self, form: Form, block: Block) -> None:
+        super().__init__()
+        assert block.mixer.g_proj is not None
+        self.head_dim = block.mixer.head_dim
+        self.norm = form.norm_of(block.input_layernorm)
+        self.g_proj = form.adapted("attention", (block.mixer.g_proj,), None)
+
+    def forward(self, x: Tensor, attended: Tensor) -> Tensor:
+        gates, rows = torch.sigmoid(self.g_proj(normed(self.norm, x), 0)), attended.shape[3:]
+        heads = attended.reshape(-1, gates.shape[1], self.head_dim, *rows)
+        return (heads * gates.reshape(-1, gates.shape[1], 1, *rows)).reshape(attended.shape)
 
 
 class Head(Layer):
@@ -329,10 +355,10 @@ class Attention(nn.Module):
     """Cached and new rows as two segments under one softmax; the whole cache is read, and invalid positions are masked,
     as are those before a row's window."""
 
-    def __init__(self, capacity: int, scale: float, window: int | None = None) -> None:
+    def __init__(self, capacity: int, positions: int, scale: float, window: int | None = None) -> None:
         super().__init__()
         self.scale, self.window = scale, window
-        self.cached = CachedPositions(capacity, window)
+        self.cached = CachedPositions(capacity, positions)
 
     def scores(self, query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
         return scores(query, key, key_cache)
@@ -366,10 +392,10 @@ class GatedConvolution(nn.Module):
 
     taps: Tensor  # [taps, h], oldest row first; the last one multiplies the row itself
 
-    def __init__(self, capacity: int, convolution: ShortConvolution) -> None:
+    def __init__(self, capacity: int, positions: int, convolution: ShortConvolution) -> None:
         super().__init__()
         self.register_buffer("taps", taps_of(convolution))
-        self.cached = CachedPositions(capacity, len(self.taps))
+        self.cached = CachedPositions(capacity, positions)
 
     def forward(
         self,
@@ -395,15 +421,15 @@ class CachedPositions(nn.Module):
     """cache_length [1] -> the positions in a cache of `cache_size` positions, int [C], and whether each is valid,
     bool [C].
 
-    In a ring buffer, position t is at t modulo C.
+    The size is that of a ring buffer, in which position t is at t modulo C, or the capacity.
     """
 
     positions: Tensor  # int [capacity]
     lap_starts: Tensor | None
 
-    def __init__(self, capacity: int, window: int | None, dtype: torch.dtype = torch.int64) -> None:
+    def __init__(self, capacity: int, ring_size: int, dtype: torch.dtype = torch.int64) -> None:
         super().__init__()
-        starts = lap_starts(capacity, window)
+        starts = lap_starts(capacity, ring_size)
         self.register_buffer("positions", torch.arange(capacity, dtype=dtype))
         self.register_buffer("lap_starts", None if starts is None else starts.to(dtype))
 
@@ -415,14 +441,13 @@ class CachedPositions(nn.Module):
         return cached, cached >= 0
 
 
-def lap_starts(capacity: int, window: int | None) -> Tensor | None:
+def lap_starts(capacity: int, ring_size: int) -> Tensor | None:
     """For each `cache_length`, the position at which a ring buffer last wrapped: int64 [capacity + 1, 1].
 
-    A table, because not every delegate divides integers exactly. None if the caches of layers with this window have
-    positions for the whole context.
+    A table, because not every delegate divides integers exactly. None if caches of this size have positions for the
+    whole context.
     """
-    cache_size = layout.cache_positions(capacity, window)
-    return (torch.arange(capacity + 1) // cache_size * cache_size).unsqueeze(1) if cache_size < capacity else None
+    return (torch.arange(capacity + 1) // ring_size * ring_size).unsqueeze(1) if ring_size < capacity else None
 
 
 class Activated(nn.Module):

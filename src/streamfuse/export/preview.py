@@ -188,8 +188,10 @@ def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer
 
 def _cache_bytes(config: ExportConfig, model_config: ModelConfig) -> int:
     """Bytes of the caches of all layers."""
-    windows, dim = enumerate(model_config.layer_windows), model_config.head_dim
-    sizes = [(cache_positions(config.max_context_len, window), model_config.kv_heads_of(i)) for i, window in windows]
+    capacity, dim = config.max_context_len, model_config.head_dim
+    ring = cache_positions(capacity, model_config.longest_window)
+    counts = [capacity if window is None else ring for window in model_config.layer_windows]
+    sizes = [(count, model_config.kv_heads_of(i)) for i, count in enumerate(counts)]
     if config.kernels:
         return sum(cache_bytes(count, heads, dim) for count, heads in sizes)
     floats = config.dtype if config.target != "executorch" or config.backend == "qnn" else "float32"
@@ -339,9 +341,9 @@ def _delegates(config: ExportConfig, method: str, layers: int) -> int:
 
 
 def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dict[str, int]) -> dict[str, int]:
-    """With the kernels: four per layer, or six with norms after its halves, and three more with a convolution,
-    one multiplication and two slices; two look-ups per rotary embedding, the embedding and its factor, and the
-    head. Empty for other backends."""
+    """With the kernels: four per layer, or six with norms after its halves; three more with a convolution, one
+    multiplication and two slices, and two with gates; two look-ups per rotary embedding, the embedding and its factor,
+    and the head. Empty for other backends."""
     if not config.kernels:
         return {}
     carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
@@ -353,8 +355,9 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
         start = 0 if name == "streams" else 1 + (model_config.embedding_scale != 1)
         # A prefill pass has no head, and only the first operator of its last layer.
         end = 1 - each if name == "prefill" else 1 + carrying.get(name, False)
-        halving = 3 * sum(model_config.layer_convolutions[first:])
-        found[name] = each * count + halving + 2 * len(set(turns)) + start + end
+        convolutions = sum(model_config.layer_convolutions[first:])
+        gates = 2 * (count - convolutions - (name == "prefill")) if model_config.attention_gate else 0
+        found[name] = each * count + 3 * convolutions + gates + 2 * len(set(turns)) + start + end
     return found
 
 

@@ -149,6 +149,8 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
     h, layers, vocab = model_config.hidden_size, model_config.num_layers, model_config.vocab_size
     widths, rate = LayerWidths.of(model_config), _rates(config, h)
     attention, mlp = (sum(layer.weights(part) for layer in widths) for part in _PRODUCTS)
+    if model_config.attention_gate:
+        attention += (layers - sum(model_config.layer_convolutions)) * model_config.num_heads * h
     tuned_layers = widths[layers - streams.base_layers :]
     tuned = {part: _low_rank(tuned_layers, config, streams.base_rank, part) for part in _PRODUCTS}
     norms = 2 if model_config.norms == "both" else 1  # of each half of a layer

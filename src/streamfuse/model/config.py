@@ -83,6 +83,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n_routed_experts": (0,),
     "is_causal": (True,),
     "conv_bias": (False,),
+    "use_attention_gate": (False,),
+    "use_sandwich_norm": (False,),
     "is_encoder_decoder": (False,),
     "add_cross_attention": (False,),
     "per_layer_config": ({},),
@@ -103,6 +105,8 @@ class ModelConfig:
         output_bias: whether the attention's output projection has one.
         norms: the norms of a layer: before attention and MLP, after them (before the residual addition), or both.
         query_key_norm: norms of queries and keys: of each head, or of all heads together.
+        attention_gate: whether each head's output is multiplied by the sigmoid of a product of the layer's normalized
+            input.
         attention_scale: factor of the attention's scores.
         embedding_scale: factor of the embeddings, as the first layer reads them.
         logits_scale: divisor of the logits; it is part of the final norm's weights (families.py).
@@ -127,6 +131,7 @@ class ModelConfig:
     output_bias: bool
     norms: Norms
     query_key_norm: QueryKeyNorm
+    attention_gate: bool
     activation: Activation
     attention_scale: float
     embedding_scale: float
@@ -146,6 +151,11 @@ class ModelConfig:
     def heads_of(self, layer: int) -> int:
         """Heads of a layer's queries. A convolution's channels count as heads of `head_dim`."""
         return self.hidden_size // self.head_dim if self.layer_convolutions[layer] else self.num_heads
+
+    @property
+    def longest_window(self) -> int | None:
+        """The longest sliding window or number of taps of a layer; None: no layer has a window."""
+        return max((window for window in self.layer_windows if window is not None), default=None)
 
     def kv_heads_of(self, layer: int) -> int:
         """Heads in each of a layer's two caches. A convolution has half of its channels in each."""
@@ -197,7 +207,7 @@ class ModelConfig:
         longest = trained_length(rotaries, longest)
         window = _window(config, family, source) if "sliding_attention" in kinds else None
         window = None if window is None or window >= longest else window
-        taps = numbers.size("conv_L_cache", 3) if CONVOLUTION in kinds else None
+        taps = numbers.size("conv_L_cache", family.default("conv_L_cache")) if CONVOLUTION in kinds else None
         windows = {"full_attention": None, "sliding_attention": window, CONVOLUTION: taps}
         if taps == 1:
             raise CheckpointError(f"{source}: conv_L_cache must be at least 2, not 1")
@@ -221,8 +231,9 @@ class ModelConfig:
             tie_word_embeddings=_tied(config, family),
             attention_bias=bias if family.qkv_bias is None else family.qkv_bias,
             output_bias=bias and family.output_bias,
-            norms=family.norms,
+            norms=family.norms if _flag(config, family, "use_sandwich_norm") else "before",
             query_key_norm=family.query_key_norm,
+            attention_gate=family.attention_gate and _flag(config, family, "use_attention_gate"),
             activation=family.activation,
             attention_scale=multipliers.attention,
             embedding_scale=multipliers.embedding / multipliers.residual,
@@ -293,16 +304,24 @@ def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
         raise CheckpointError(f"{source}: {field} {value!r:.40} is not supported (only {known[0]!r} is)")
 
 
+def _flag(config: dict[str, Any], family: Family, name: str) -> bool:
+    """A field that the family reads; true in other families."""
+    if name not in family.reads:
+        return True
+    value = config.get(name)
+    return bool(family.default(name) if value is None else value)
+
+
 def _tied(config: dict[str, Any], family: Family) -> bool:
     """Whether the head is the embedding. `tie_embedding` is an older name of LFM2's, and takes precedence."""
     tied = config.get("tie_word_embeddings", family.default("tie_word_embeddings"))
-    return bool(config.get("tie_embedding", tied) if family.convolutions else tied)
+    return bool(config.get("tie_embedding", tied) if "tie_embedding" in family.reads else tied)
 
 
 def _intermediate_size(config: dict[str, Any], family: Family, source: str) -> int:
     """The size of the MLP. LFM2 states one from which the size is computed (`block_auto_adjust_ff_dim`)."""
     numbers = Fields(config, source)
-    if not family.convolutions:
+    if "block_ff_dim" not in family.reads:
         return numbers.size(family.intermediate_field)
     size = numbers.size(family.intermediate_field if config.get("block_ff_dim") is None else "block_ff_dim")
     if not config.get("block_auto_adjust_ff_dim", True):
@@ -327,7 +346,7 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
                 f"each of {layers} layers, are)"
             )
         return found
-    if family.convolutions:
+    if "full_attn_idxs" in family.reads:
         attending = config.get("full_attn_idxs", list(range(layers)))
         if not isinstance(attending, list) or not all(type(i) is int and 0 <= i < layers for i in attending):
             raise CheckpointError(
@@ -340,6 +359,8 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
     if family.sliding == "without rotary":
         asked = config.get("use_sliding_window")
         return [full if turned or not asked else sliding for turned in _turned(config, family, layers, source)]
+    if family.sliding == "fourths":
+        return [full if i % 4 == 2 else CONVOLUTION if i % 4 or not i else sliding for i in range(layers)]
     if family.sliding == "pattern":
         every = Fields(config, source).size("sliding_window_pattern", family.default("sliding_window_pattern"))
         return [sliding if (i + 1) % every else full for i in range(layers)]
@@ -361,9 +382,14 @@ def _rotaries(
 ) -> tuple[tuple[Rotary, ...], tuple[int, ...]]:
     """The rotary embeddings of a model, and for each layer the index of its own."""
     theta, local = family.default("rope_theta"), family.default("rope_local_base_freq")
-    if local is not None:
-        by_type = by_layer_type(config, longest, head_dim, source, theta, local)
-        return tuple(by_type.values()), tuple(list(by_type).index(kind) for kind in kinds)
+    own = family.default("rope_parameters") or {}
+    if local is not None or "full_attention" in own:
+        if local is None and not (config.get("rope_parameters") or config.get("rope_scaling")):
+            config = {**config, "rope_parameters": own}
+        by_type = by_layer_type(config, longest, head_dim, source, theta, local or theta)
+        by_type[CONVOLUTION] = Rotary(theta, None, 0, 0)
+        used = [kind for kind in by_type if kind in kinds]
+        return tuple(by_type[kind] for kind in used), tuple(used.index(kind) for kind in kinds)
     defaults = {name: family.default(name) for name in ("original_max_position_embeddings", "partial_rotary_factor")}
     if not config.get("rope_scaling"):  # which would replace them
         defaults["rope_parameters"] = family.default("rope_parameters")
@@ -377,7 +403,7 @@ def _rotaries(
         each and kind not in without_rotary
         for each, kind in zip(_turned(config, family, len(kinds), source), kinds, strict=True)
     ]
-    none = replace(rotary, scaling=None, size=0)
+    none = replace(rotary, scaling=None, size=0, spread=0)
     if all(turned):
         return (rotary,), (0,) * len(kinds)
     return ((rotary, none), tuple(int(not each) for each in turned)) if any(turned) else ((none,), (0,) * len(kinds))

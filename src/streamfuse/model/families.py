@@ -22,9 +22,10 @@ QueryKeyNorm = Literal["none", "head", "width"]  # of each head, or of all heads
 Activation = Literal["silu", "gelu_tanh"]
 CONVOLUTION = "conv"  # in `layer_types`: a layer with a short convolution in place of attention
 # Layers with a sliding window where `layer_types` is missing or not read: none, with `use_sliding_window` those from
-# `max_window_layers` on or those without a rotary embedding, all if `sliding_window` is a number, or all except every
-# n-th, where n is `sliding_window_pattern`.
-Sliding = Literal["none", "from", "without rotary", "all", "pattern"]
+# `max_window_layers` on or those without a rotary embedding, all if `sliding_window` is a number, all except every
+# n-th, where n is `sliding_window_pattern`, or every fourth except the first, with full attention two layers later
+# (LFM3).
+Sliding = Literal["none", "from", "without rotary", "all", "pattern", "fourths"]
 
 _PREFIX = "model."
 # In checkpoints that also have parts for images or sound: prefixes of the text model, and names of the other parts.
@@ -33,6 +34,16 @@ _NOT_TEXT = re.compile(
     r"(?:model\.)?(?:vision_tower|vision_model|visual|audio_tower|multi_modal_projector|connector)\."
 )
 _AFTER = {"post_attention_layernorm": "attention_output_norm", "post_feedforward_layernorm": "mlp_output_norm"}
+_LFM = {
+    "operator_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "embedding_norm": "norm",
+    "conv.out_proj": "conv.o_proj",
+    "conv.conv": "conv.taps",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,7 @@ class Family:
         sliding: which layers have a window where `layer_types` is missing or not read.
         layer_types: whether `layer_types` is read; some classes of transformers ignore it.
         convolutions: whether layers can be short convolutions.
+        attention_gate: whether the output of each attention head can be gated.
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
@@ -74,6 +86,7 @@ class Family:
     sliding: Sliding = "none"
     layer_types: bool = True
     convolutions: bool = False
+    attention_gate: bool = False
     qkv_bias: bool | None = None
     output_bias: bool = True
     partial_rotary: bool = False
@@ -198,24 +211,43 @@ FAMILIES: dict[str, Family] = {
     "Lfm2ForCausalLM": Family(
         "lfm2",
         {"num_key_value_heads": 8, "max_position_embeddings": 128000, "norm_eps": 1e-5, "rope_theta": 1000000.0,
-         "tie_word_embeddings": True, "block_auto_adjust_ff_dim": True},
+         "tie_word_embeddings": True, "conv_L_cache": 3},
+        reads=("full_attn_idxs", "block_ff_dim", "tie_embedding"),
         query_key_norm="head",
         eps_field="norm_eps",
         convolutions=True,
         qkv_bias=False,
         output_bias=False,
         names={
-            "operator_norm": "input_layernorm",
-            "ffn_norm": "post_attention_layernorm",
-            "embedding_norm": "norm",
+            **_LFM,
             "self_attn.out_proj": "self_attn.o_proj",
             "self_attn.q_layernorm": "self_attn.q_norm",
             "self_attn.k_layernorm": "self_attn.k_norm",
-            "conv.out_proj": "conv.o_proj",
-            "conv.conv": "conv.taps",
-            "feed_forward.w1": "mlp.gate_proj",
-            "feed_forward.w2": "mlp.down_proj",
-            "feed_forward.w3": "mlp.up_proj",
+        },
+        fused={"conv.in_proj": ("conv.k_proj", "conv.q_proj", "conv.v_proj")},
+    ),
+    "Lfm3ForCausalLM": Family(
+        "lfm3",
+        {"vocab_size": 128000, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4,
+         "head_dim": 128, "max_position_embeddings": 128000, "norm_eps": 1e-5, "rope_theta": 1000000.0,
+         "tie_word_embeddings": True, "sliding_window": 256, "conv_L_cache": 7, "use_sandwich_norm": True,
+         "use_attention_gate": True,
+         "rope_parameters": {
+             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+             "full_attention": {
+                 "rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.5}}},
+        reads=("use_sandwich_norm", "use_attention_gate"),
+        norms="both",
+        query_key_norm="head",
+        eps_field="norm_eps",
+        sliding="fourths",
+        convolutions=True,
+        attention_gate=True,
+        names={
+            **_LFM,
+            "post_operator_norm": "attention_output_norm",
+            "post_ffn_norm": "mlp_output_norm",
+            "self_attn.gate_proj": "self_attn.g_proj",
         },
         fused={"conv.in_proj": ("conv.k_proj", "conv.q_proj", "conv.v_proj")},
     ),
@@ -234,7 +266,6 @@ UNSUPPORTED = {
     "Qwen3NextForCausalLM": "linear attention (layer_types) and experts (num_experts)",
     "Lfm2MoeForCausalLM": "experts (num_experts)",
     "Llama4ForCausalLM": "chunked attention (layer_types) and experts (num_local_experts)",
-    "Lfm3ForCausalLM": "attention gates (use_attention_gate)",
     "Qwen3_5ForCausalLM": "linear attention (layer_types)",
     "Gemma3nForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
     "Gemma4ForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
@@ -373,10 +404,10 @@ def rotary_order(name: str, config: ModelConfig) -> Tensor | None:
     """
     import torch  # not for the configuration, which every command reads
 
-    half, turned = config.head_dim // 2, config.rotaries[0].size // 2
+    half, turned, apart = (size // 2 for size in (config.head_dim, config.rotaries[0].size, config.rotaries[0].spread))
     interleaved = FAMILIES[config.architecture].interleaved_rotary
     rows_of = ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
-    if not name.endswith(rows_of) or turned == 0 or (turned == half and not interleaved):
+    if not name.endswith(rows_of) or turned == 0 or (apart == half and not interleaved):
         return None
     rotated, left = torch.arange(2 * turned), torch.arange(2 * turned, config.head_dim)
     first, second = (rotated[::2], rotated[1::2]) if interleaved else (rotated[:turned], rotated[turned:])

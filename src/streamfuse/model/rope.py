@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Frequencies = npt.NDArray[np.float64]
 
 _THETA = 10000.0
-_KINDS = ("default", "linear", "llama3", "yarn", "longrope")
+_KINDS = ("default", "linear", "llama3", "yarn", "longrope", "proportional")
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0  # defaults of YaRN
 # Queries are multiplied by 1 + beta log(1 + floor(position / length of the training)), which is 1 up to that length.
 _QUERY_SCALING = "llama_4_scaling_beta"
@@ -34,11 +34,14 @@ class Rotary:
         theta: the base of the frequencies.
         scaling: as `rope_of` gives it; None: no scaling.
         size: how many numbers of each head are rotated, an even number; 0: none, the layers have no positions.
+        spread: the number in the exponents of the frequencies, theta ** (-2i / spread): `size`, or all numbers of a
+            head (`proportional`). In a checkpoint, the numbers that are rotated together are half as many apart.
     """
 
     theta: float
     scaling: dict[str, Any] | None
     size: int
+    spread: int
 
 
 def rotary_of(
@@ -49,16 +52,18 @@ def rotary_of(
     name = _settings_of(config)
     rope = config.get(name) or {}
     share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
-    if share != 1.0 and not partial:
+    proportional = rope.get("rope_type") == "proportional"
+    if share != 1.0 and not (partial or proportional):
         raise CheckpointError(f"{source}: {name}: partial_rotary_factor {share!r:.40} is not supported (only 1.0 is)")
     size = int(head_dim * share) if isinstance(share, (int, float)) and 0 < share <= 1 else 1
+    size -= size % 2 if proportional and size > 1 else 0
     if size % 2 or not size:
         raise CheckpointError(
             f"{source}: partial_rotary_factor {share!r:.40} must rotate an even number of a head's {head_dim} numbers"
         )
     if scaling is not None and len(scaling.get("short_factor", range(size // 2))) != size // 2:
         raise CheckpointError(f"{source}: {name}: short_factor must have {size // 2} numbers")
-    return Rotary(base, scaling, size)
+    return Rotary(base, scaling, size, head_dim if proportional else size)
 
 
 def by_layer_type(
@@ -126,6 +131,9 @@ def rope_of(
         return base, None
     if kind == "linear":
         return base, {"rope_type": kind, "factor": numbers.number("factor")}
+    if kind == "proportional":  # `rotary_of` has its other settings
+        factor = numbers.number("factor", 1.0)
+        return base, None if factor == 1 else {"rope_type": "linear", "factor": factor}
     # A top-level field of this name takes precedence over the one in the settings.
     own = Fields(config, source) if config.get("original_max_position_embeddings") is not None else numbers
     original = own.size("original_max_position_embeddings", max_position_embeddings)

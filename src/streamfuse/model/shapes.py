@@ -104,6 +104,8 @@ def _mixer(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
     mixer["self_attn.o_proj.weight"] = (hidden, query)
     if config.output_bias:
         mixer["self_attn.o_proj.bias"] = (hidden,)
+    if config.attention_gate:
+        mixer["self_attn.g_proj.weight"] = (config.num_heads, hidden)
     if config.query_key_norm != "none":
         wide = config.query_key_norm == "width"
         mixer |= {"self_attn.q_norm.weight": (query if wide else head_dim,)}

@@ -54,7 +54,7 @@ def rotary_tables(config: ModelConfig, length: int) -> list[tuple[Tensor, Tensor
     found = []
     for rotary in config.rotaries:
         turned = rotary.size // 2
-        inverse = rotary.theta ** (-torch.arange(0, turned, dtype=torch.float64) / max(turned, 1))
+        inverse = rotary.theta ** (-torch.arange(0, turned, dtype=torch.float64) / max(rotary.spread // 2, 1))
         frequencies = torch.from_numpy(scaled_frequencies(inverse.numpy(), rotary.theta, rotary.scaling))
         angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
         factor = attention_factor(rotary.scaling)
@@ -72,7 +72,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """The projections of grouped-query attention, and norms of q and k; `Block` and `attend` do the work."""
+    """The projections of grouped-query attention, norms of q and k, and gates; `Block` and `attend` do the work."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -87,6 +87,7 @@ class Attention(nn.Module):
             wide = self.query_key_norm == "width"
             self.q_norm = RMSNorm(self.num_heads * d if wide else d, config.rms_norm_eps)
             self.k_norm = RMSNorm(self.num_kv_heads * d if wide else d, config.rms_norm_eps)
+        self.g_proj = nn.Linear(h, self.num_heads, bias=False) if config.attention_gate else None
 
 
 class ShortConvolution(nn.Module):
@@ -101,6 +102,7 @@ class ShortConvolution(nn.Module):
 
     def __init__(self, config: ModelConfig, taps: int) -> None:
         super().__init__()
+        self.g_proj = None
         h = config.hidden_size
         self.head_dim = config.head_dim
         self.num_heads = self.num_kv_heads = h // config.head_dim  # of the three products
@@ -198,7 +200,9 @@ class Block(nn.Module):
         return self.feed_forward(self.add_attention(x, attended, adapter), adapter)
 
     def add_attention(self, x: Tensor, attended: Tensor, adapter: Adapter = no_adapter) -> Tensor:
-        """x plus the output projection of `attended`."""
+        """x plus the output projection of `attended`, whose heads may be gated."""
+        if self.mixer.g_proj is not None:
+            attended = gated_heads(attended, self.mixer.g_proj(normed(self.input_layernorm, x)))
         return x + normed(self.attention_output_norm, project(self.mixer.o_proj, "o_proj", attended, adapter))
 
     def feed_forward(self, x: Tensor, adapter: Adapter = no_adapter) -> Tensor:
@@ -212,6 +216,11 @@ class Block(nn.Module):
 def normed(norm: nn.Module | None, x: Tensor) -> Tensor:
     """x, normalized if there is a norm."""
     return x if norm is None else norm(x)
+
+
+def gated_heads(attended: Tensor, gates: Tensor) -> Tensor:
+    """attended [..., heads * head_dim] times the sigmoid of each head's gate, gates [..., heads]."""
+    return (attended.unflatten(-1, (gates.shape[-1], -1)) * torch.sigmoid(gates).unsqueeze(-1)).flatten(-2)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:

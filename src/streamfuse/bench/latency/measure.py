@@ -38,6 +38,7 @@ _PARTS = {
     "gated_mlp": MLP,
     "gated_branch": MLP,
     "add_normed": OTHER,  # after attention, and after the MLP
+    "gate_heads": ATTENTION,
     "head": HEAD,
     "stream_top_k": TOP_K,
 }

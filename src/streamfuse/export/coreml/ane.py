@@ -107,10 +107,10 @@ class Form(plain.TracedForm):
     def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
         return StreamHead(norm, self.chunks("streams", weight), ids, top_k)
 
-    def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
+    def attention(self, capacity: int, positions: int, scale: float, window: int | None) -> nn.Module:
         return Attention(self.kv_heads, scale, window)
 
-    def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
+    def convolution(self, capacity: int, positions: int, convolution: ShortConvolution) -> nn.Module:
         return GatedConvolution(convolution)
 
 

@@ -114,8 +114,8 @@ class WindowMask(nn.Module):
     def __init__(self, window: int, weights: MaskedWeights) -> None:
         super().__init__()
         self.window, self.capacity, self.channels = window, weights.shapes.capacity, weights.channels
-        self.cache_size = weights.form.cache_positions(self.capacity, window)
-        self.cached = CachedPositions(self.capacity, window, torch.int32)
+        self.cache_size = weights.window_positions
+        self.cached = CachedPositions(self.capacity, self.cache_size, torch.int32)
         self.register_buffer("no_entry", torch.full((1,), NO_ENTRY))
         self.register_buffer("nowhere", torch.full((1,), -window, dtype=torch.int32))
 
@@ -140,8 +140,8 @@ class EarlierRows(nn.Module):
     def __init__(self, taps: int, weights: MaskedWeights) -> None:
         super().__init__()
         self.capacity, self.channels = weights.shapes.capacity, weights.channels
-        self.cache_size = weights.form.cache_positions(self.capacity, taps)
-        self.cached = CachedPositions(self.capacity, taps, torch.int32)
+        self.cache_size = weights.window_positions
+        self.cached = CachedPositions(self.capacity, self.cache_size, torch.int32)
         self.register_buffer("half_open", torch.full((1,), NO_ENTRY / 2))
         self.register_buffer("nowhere", torch.full((1,), -taps, dtype=torch.int32))
         self.register_buffer("steps", torch.arange(1, taps, dtype=torch.int32))

@@ -125,9 +125,8 @@ class CoreMLTarget(Target):
             **{key: speculation[key] for key in ("num_streams", "top_k", "num_msa_layers")},
             "next_token": bool(self.model.streams_config.next_token_rank),
         }
-        windows = [window for window in base.layer_windows if window is not None]
-        if windows:
-            own |= {"sliding_window": windows[0], "cache_positions": self.cache_positions}
+        if base.longest_window is not None:
+            own |= {"sliding_window": base.longest_window, "cache_positions": self.cache_positions}
         return {
             "author": "streamfuse",
             "license": model["license"] or "unknown: that of the base model",

@@ -85,10 +85,10 @@ class Form(layers.Form):
     def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
         return StreamHead(norm, self._pack(weight, "streams"), ids, top_k)
 
-    def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
+    def attention(self, capacity: int, positions: int, scale: float, window: int | None) -> nn.Module:
         return Attention(scale, window)
 
-    def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
+    def convolution(self, capacity: int, positions: int, convolution: ShortConvolution) -> nn.Module:
         return GatedConvolution(convolution)
 
     def caches(self, positions: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
@@ -232,8 +232,9 @@ class Opening(nn.Module):
 
 
 class Closing(nn.Module):
-    """Output projection and gated MLP with their norms and residual additions."""
+    """Gates of the heads, output projection and gated MLP with their norms and residual additions."""
 
+    g_weight: Tensor | None
     o_weight: Tensor
     o_bias: Tensor | None
     gate_up: Tensor
@@ -252,7 +253,11 @@ class Closing(nn.Module):
         self.size, self.intermediate = mlp.down_proj.out_features, mlp.up_proj.out_features
         self.norm = None if block.post_attention_layernorm is None else block.post_attention_layernorm.weight
         self.eps = eps_of(block.post_attention_layernorm, block.mlp_output_norm)
-        o_proj = block.mixer.o_proj
+        self.gate_eps = eps_of(block.input_layernorm)
+        g_proj, o_proj = block.mixer.g_proj, block.mixer.o_proj
+        self.heads = block.mixer.num_heads
+        self.gate_norm = None if block.input_layernorm is None else block.input_layernorm.weight
+        self.register_buffer("g_weight", None if g_proj is None else pack(g_proj.weight, "attention"))
         self.register_buffer("o_weight", pack(o_proj.weight, "attention"))
         self.register_buffer("o_bias", None if o_proj.bias is None else o_proj.bias.detach())
         self.register_buffer("gate_up", pack(interleave_gate_up(mlp.gate_proj.weight, mlp.up_proj.weight), "mlp"))
@@ -267,7 +272,12 @@ class Closing(nn.Module):
         return self.mlp(self.attention(x, attended, first), first)
 
     def attention(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
-        """x plus the output projection of the attention's result."""
+        """x plus the output projection of the attention's result, whose heads may be gated."""
+        if self.g_weight is not None:
+            gates = _ops.linear(
+                x, self.gate_norm, self.gate_eps, self.g_weight, self.heads, None, None, None, x.shape[0]
+            )
+            attended = _ops.gate_heads(attended, gates)
         operator, bias = _with_bias("linear", self.o_bias)
         adapter, residual = self.o_adapter.of(x.shape[0], first), None if self.after else x
         y: Tensor = operator(attended, None, self.eps, self.o_weight, self.size, residual, *adapter, first, *bias)

@@ -81,11 +81,11 @@ class Form(layers.Form):
     def top_k(self, ids: Tensor, top_k: int) -> nn.Module:
         return TopK(ids, top_k)
 
-    def attention(self, capacity: int, scale: float, window: int | None) -> nn.Module:
-        return Attention(capacity, scale, window)
+    def attention(self, capacity: int, positions: int, scale: float, window: int | None) -> nn.Module:
+        return Attention(capacity, positions, scale, window)
 
-    def convolution(self, capacity: int, convolution: ShortConvolution) -> nn.Module:
-        return GatedConvolution(capacity, convolution)
+    def convolution(self, capacity: int, positions: int, convolution: ShortConvolution) -> nn.Module:
+        return GatedConvolution(capacity, positions, convolution)
 
     def _table(self, weight: Tensor, part: Part) -> Blocks | None:
         """A tied head shares the embedding's table if their schemes are the same."""
@@ -192,10 +192,10 @@ class TopK(layers.TopK):
 class Attention(nn.Module):
     lap_starts: Tensor | None
 
-    def __init__(self, capacity: int, scale: float, window: int | None) -> None:
+    def __init__(self, capacity: int, positions: int, scale: float, window: int | None) -> None:
         super().__init__()
         self.scale, self.window = scale, window
-        self.register_buffer("lap_starts", layers.lap_starts(capacity, window))
+        self.register_buffer("lap_starts", layers.lap_starts(capacity, positions))
 
     def forward(self, *tensors: Tensor) -> Tensor:
         if self.window is None:
@@ -209,10 +209,10 @@ class GatedConvolution(nn.Module):
     taps: Tensor  # [L, h]
     lap_starts: Tensor | None
 
-    def __init__(self, capacity: int, convolution: ShortConvolution) -> None:
+    def __init__(self, capacity: int, positions: int, convolution: ShortConvolution) -> None:
         super().__init__()
         self.register_buffer("taps", layers.taps_of(convolution))
-        self.register_buffer("lap_starts", layers.lap_starts(capacity, len(self.taps)))
+        self.register_buffer("lap_starts", layers.lap_starts(capacity, positions))
 
     def forward(self, *tensors: Tensor) -> Tensor:
         convolved: Tensor = ops.short_convolution(*tensors, self.lap_starts, self.taps)

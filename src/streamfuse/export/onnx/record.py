@@ -32,6 +32,8 @@ _READABLE = [  # names of tensors in the modules -> names in checkpoints
     (r"^head\b", "lm_head"),
     (r"^openings\.(\d+)\.norm\b", r"layers.\1.input_layernorm"),
     (r"^closings\.(\d+)\.norm\b", r"layers.\1.post_attention_layernorm"),
+    (r"^closings\.(\d+)\.gate\.norm\b", r"layers.\1.input_layernorm"),
+    (r"^closings\.(\d+)\.gate\b", r"layers.\1"),
     (r"^(openings|closings)\.", "layers."),
     (r"\.product\b", ""),
 ]

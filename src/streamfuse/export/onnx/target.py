@@ -26,7 +26,7 @@ _ADAPTERS = r"layers\.\d+\.\w+\.adapter"  # of the streams, or of the base, whos
 _PARTS_OF = {  # the parts of stored tensors, by prefix of their names
     "embedding": r"embed_tokens",
     "streams": r"stream_head|insert|survivors",
-    "attention": r"layers\.\d+\.(qkv_proj|o_proj|q_norm|k_norm|input_layernorm)|attentions\.\d+\.taps",
+    "attention": r"layers\.\d+\.(qkv_proj|o_proj|g_proj|q_norm|k_norm|input_layernorm)|attentions\.\d+\.taps",
     "mlp": r"layers\.\d+\.",
     "head": r"lm_head|norm|candidates",
 }

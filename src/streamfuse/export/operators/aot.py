@@ -45,6 +45,7 @@ SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gated_mlp": (f"Tensor x, Tensor norm, {_MLP}", ("out",)),
     "gated_branch": (f"Tensor x, Tensor? norm, {_MLP}, bool gelu", ("out",)),
     "add_normed": ("Tensor x, Tensor norm, float eps, Tensor residual", ("out",)),
+    "gate_heads": ("Tensor x, Tensor gates", ("out",)),
     "head": (
         "Tensor x, Tensor norm, float eps, Tensor weight, int vocab_size, Tensor want_logits",
         ("out_logits", "out_best"),

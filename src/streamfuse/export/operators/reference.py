@@ -258,6 +258,12 @@ def add_normed(x: Tensor, norm: Tensor, eps: float, residual: Tensor) -> Tensor:
     return rms_norm(x, norm, eps) + residual
 
 
+def gate_heads(x: Tensor, gates: Tensor) -> Tensor:
+    """Heads x [R, H * D] times the sigmoids of their gates [R, H]."""
+    heads = x.unflatten(1, (gates.shape[1], -1))
+    return _times_sigmoid(heads, gates.unsqueeze(2)).flatten(1)
+
+
 def head(
     x: Tensor, norm: Tensor, eps: float, weight: Tensor, vocab_size: int, want_logits: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -172,6 +172,16 @@ def add_normed(x: Tensor, norm: Tensor, eps: float, residual: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
+def gate_heads(x: Tensor, gates: Tensor) -> Tensor:
+    check = _Checks("gate_heads")
+    check(x.dim() == 2 and x.dtype == torch.float32, "x must be float32 [rows, heads * head_dim]")
+    check(gates.dim() == 2 and gates.dtype == torch.float32, "gates must be float32 [rows, heads]")
+    check(gates.shape[0] == x.shape[0], f"gates must have the {x.shape[0]} rows of x")
+    heads, size = gates.shape[1], x.shape[1]
+    check(heads > 0 and size % heads == 0, f"x must have a multiple of {heads} columns, one for each gate")
+    return x.new_empty(x.shape)
+
+
 def head(
     x: Tensor, norm: Tensor, eps: float, weight: Tensor, vocab_size: int, want_logits: Tensor
 ) -> tuple[Tensor, Tensor]:
