@@ -86,6 +86,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "shared_intermediate_size": 96,
         "position_embedding_type": "rope",
     },
+    "MiniCPMForCausalLM": {"scale_emb": 4.0, "scale_depth": 0.7, "dim_model_base": 32},
     "Phi3ForCausalLM": {"partial_rotary_factor": 0.75, "sliding_window": 20, "rope_scaling": LONGROPE},
     # Streams in its convolution, which is the last layer of prefill too, and whose caches have more heads.
     "Lfm2ForCausalLM": {
@@ -152,6 +153,7 @@ AS_ANOTHER = {
     "HeliumForCausalLM": "LlamaForCausalLM",
     "Ministral3ForCausalLM": "MistralForCausalLM",
     "GlmForCausalLM": "Phi3ForCausalLM",
+    "MiniCPMForCausalLM": "GraniteForCausalLM",
     "Olmo3ForCausalLM": "Olmo2ForCausalLM",
 }
 DEFAULT = {

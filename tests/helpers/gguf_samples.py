@@ -18,7 +18,7 @@ from streamfuse.model.transformer import Transformer
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 SIZES = {"hidden_size": 64, "intermediate_size": 96}  # multiples of the 32 weights of a quantized block
-PERMUTED = ("llama", "smollm3", "granite")
+PERMUTED = ("llama", "smollm3", "granite", "mistral3", "minicpm")
 CONTROL, NORMAL = int(gguf.TokenType.CONTROL), int(gguf.TokenType.NORMAL)
 USER_DEFINED, BYTE = int(gguf.TokenType.USER_DEFINED), int(gguf.TokenType.BYTE)
 GEMMA_SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
@@ -62,11 +62,11 @@ def permute(weight: np.ndarray, heads: int) -> np.ndarray:
 class Source:
     """A tiny model and the GGUF that llama.cpp's converter would make of it."""
 
-    def __init__(self, architecture: str = "llama", tied: bool = True, **config: Any) -> None:
+    def __init__(self, architecture: str = "llama", tied: bool = True, hf_name: str = "", **config: Any) -> None:
         self.architecture = architecture
         self.tokenizer = byte_level_tokenizer()
         self.pieces = gemma_pieces() if architecture == "gemma3" else None  # SentencePiece instead of the tokenizer
-        hf_name = ARCHITECTURES[architecture]
+        hf_name = hf_name or ARCHITECTURES[architecture]
         vocab_size = len(self.pieces[0]) if self.pieces else self.tokenizer.get_vocab_size()
         sizes = {"vocab_size": vocab_size, **SIZES, **config}
         self.model = tiny.base(architectures=[hf_name], tie_word_embeddings=tied, **sizes)
@@ -155,8 +155,9 @@ def gguf_tensors(model: Transformer, architecture: str) -> dict[str, np.ndarray]
     heads = {"attn_q": model.config.num_heads, "attn_k": model.config.num_kv_heads}
     out = {}
     state = model.state_dict()
-    if architecture == "phi3":  # a GGUF has its matrices as a checkpoint has them
+    if architecture == "phi3":
         names |= {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+    if architecture in ("phi3", "ernie4_5", "minicpm"):  # a GGUF has their matrices as a checkpoint has them
         state = {name.removeprefix("model."): value for name, value in to_checkpoint(state, model.config).items()}
     if architecture == "lfm2":
         names = {

@@ -166,6 +166,32 @@ def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
         assert difference.max() <= FLOOR * scale, f"max {difference.max():.2e}, mean {difference.mean():.2e}"
 
 
+def test_minicpm_is_a_granite_with_other_names_of_its_scales(tmp_path: Path) -> None:
+    """transformers has no class for MiniCPM, whose code is with its checkpoints."""
+    layers, hidden = SIZES["num_hidden_layers"], SIZES["hidden_size"]
+    head_dim = hidden // SIZES["num_attention_heads"]
+    reference = hf_model(
+        "Granite",
+        {
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 1.4 / layers**0.5,
+            "logits_scaling": hidden / 8,
+            "attention_multiplier": head_dim**-0.5,
+        },
+    )
+    reference.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier"):
+        del config[name]
+    own = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 8}
+    kind = {"architectures": ["MiniCPMForCausalLM"], "model_type": "minicpm"}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **own, **kind}))
+    ids = torch.randint(0, SIZES["vocab_size"], (2, 60))
+    with torch.no_grad():
+        expected, found = reference(ids).logits, load_base(tmp_path)(ids)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_checkpoint_is_written_as_it_was_read(name: str, tmp_path: Path) -> None:
     reference = hf_model(*FAMILIES[name])

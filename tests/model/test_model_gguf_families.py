@@ -112,6 +112,97 @@ def test_an_olmo_gguf_gives_the_same_model(tmp_path: Path) -> None:
     assert all(torch.equal(value, expected[name]) for name, value in found.state_dict().items())
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0}
+YARN_FIELDS = {"type": "yarn", "factor": 4.0, "original_context_length": 64, "yarn_beta_fast": 32.0}
+HEADS = {"head_dim": 16, "hidden_size": 64}
+WINDOWS = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]
+
+
+@dataclasses.dataclass
+class File:
+    """An architecture: the model's settings, and fields of the file below the architecture's name."""
+
+    settings: dict[str, Any]
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    pre: str = "smollm"
+    eps: float = 1e-5
+    hf_name: str = ""
+
+
+FILES = {
+    "mistral3": File(
+        {"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}, **HEADS},
+        {
+            **{f"rope.scaling.{key}": value for key, value in YARN_FIELDS.items()},
+            "rope.scaling.yarn_log_multiplier": 1.0,
+            "attention.temperature_scale": 0.1,
+        },
+        "tekken",
+    ),
+    "mistral3 without scaling": File({"rope_parameters": {"rope_type": "default"}, **HEADS}, {}, "tekken"),
+    "olmo2 with windows": File(
+        {
+            "rope_scaling": YARN,
+            "rope_theta": 500000.0,
+            "sliding_window": 7,
+            "layer_types": WINDOWS,
+        },
+        {
+            **{f"rope.scaling.{key}": value for key, value in YARN_FIELDS.items()},
+            "attention.sliding_window": 7,
+            "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in WINDOWS],
+        },
+        "dbrx",
+        hf_name="Olmo3ForCausalLM",
+    ),
+    "exaone4": File({"sliding_window": None, **HEADS}, {}, "exaone4"),
+    "exaone4 with windows": File({"sliding_window": 9, **HEADS}, {"attention.sliding_window": 9}, "exaone4"),
+    "ernie4_5": File({**HEADS}, {"rope.dimension_sections": [0, 0, 0, 0]}),
+    "minicpm": File(
+        {"scale_emb": 6.0, "scale_depth": 1.6, "dim_model_base": 16, "rms_norm_eps": 1e-5},
+        {"embedding_scale": 6.0, "residual_scale": 0.8, "logit_scale": 4.0},
+    ),
+    "minicpm without scales": File(
+        {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256, "rms_norm_eps": 1e-5}
+    ),
+    "qwen2vl": File({"attention_bias": True, **HEADS}, {"rope.dimension_sections": [2, 3, 3, 0]}, "qwen2"),
+    "qwen3vl": File({**HEADS}, {"rope.dimension_sections": [2, 3, 3, 0], "n_deepstack_layers": 3}, "qwen2"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_gguf_of_a_family_gives_the_same_model(name: str, tmp_path: Path) -> None:
+    made, architecture = FILES[name], name.partition(" ")[0]
+    source = Source(architecture, tied=False, hf_name=made.hf_name, **{"rms_norm_eps": made.eps, **made.settings})
+    source.pre, source.rms_eps, config = made.pre, made.eps, source.model.config
+    lengths = {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
+    source.fields |= {f"{architecture}.{key}": value for key, value in {**lengths, **made.fields}.items()}
+    found = load_base(converted(source, tmp_path))
+    expected = source.model.state_dict()
+    marks = {"bos_token_id": config.bos_token_id, "eos_token_ids": config.eos_token_ids}
+    assert dataclasses.replace(found.config, **marks) == config
+    assert found.state_dict().keys() == expected.keys()
+    for tensor, value in found.state_dict().items():
+        torch.testing.assert_close(value, expected[tensor], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "words"),
+    [
+        ("tekken", "HelloWorld don't 1234", ["Hello", "World", " don", "'t", " ", "1", "2", "3", "4"]),
+        ("exaone4", "HelloWorld don't 1234", ["HelloWorld", " don", "'t", " 1234"]),
+        ("minicpm5", "HelloWorld don't 12345", ["HelloWorld", " don", "'t", " ", "123", "45"]),
+    ],
+)
+def test_text_is_split_as_the_file_says(pre: str, text: str, words: list[str], tmp_path: Path) -> None:
+    source = Source("llama")
+    source.pre = pre
+    tokenizer = Tokenizer.from_file(str(converted(source, tmp_path) / "tokenizer.json"))
+    assert tokenizer.pre_tokenizer is not None
+    found = [word.replace("Ġ", " ") for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    assert found == words
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_an_lfm2_gguf_gives_the_same_model(tied: bool, tmp_path: Path) -> None:
     kinds = ["conv", "full_attention", "conv", "conv"]

@@ -21,6 +21,7 @@ from .families import (
     FAMILIES,
     MULTIPLIERS,
     RENAMED,
+    SCALES,
     Activation,
     Family,
     Norms,
@@ -70,6 +71,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "scale_emb": (1.0,),
     "scale_depth": (),
     "dim_model_base": (),
+    "sparse_config": (),
     "query_pre_attn_scalar": (),
     "attn_logit_softcapping": (0,),
     "final_logit_softcapping": (0,),
@@ -216,7 +218,7 @@ class ModelConfig:
                 f"{source}: hidden_size must be a multiple of {2 * head_dim} (two heads), not {hidden}"
             )
         bias = bool(config.get("attention_bias", family.default("attention_bias")))
-        multipliers = _Multipliers.of(config, family, hidden, head_dim, source)
+        multipliers = _Multipliers.of(config, family, hidden, layers, head_dim, source)
         return cls(
             architecture=architecture,
             vocab_size=vocab,
@@ -433,11 +435,16 @@ class _Multipliers:
     logits: float
 
     @classmethod
-    def of(cls, config: dict[str, Any], family: Family, hidden: int, head_dim: int, source: str) -> _Multipliers:
+    def of(
+        cls, config: dict[str, Any], family: Family, hidden: int, layers: int, head_dim: int, source: str
+    ) -> _Multipliers:
         numbers = Fields(config, source)
         if "query_pre_attn_scalar" in family.reads:  # Gemma
             scalar = numbers.number("query_pre_attn_scalar", family.default("query_pre_attn_scalar"))
             return cls(math.sqrt(hidden), scalar**-0.5, 1.0, 1.0)
+        if set(SCALES) <= set(family.reads):
+            embedding, depth, base = (numbers.number(name, family.default(name)) for name in SCALES)
+            return cls(embedding, head_dim**-0.5, depth / math.sqrt(layers), hidden / base)
         if not set(MULTIPLIERS) <= set(family.reads):
             return cls(1.0, head_dim**-0.5, 1.0, 1.0)
         return cls(*(numbers.number(name, family.default(name)) for name in MULTIPLIERS))

@@ -102,6 +102,9 @@ class Family:
 DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
 # Factors of embeddings, attention scores and residual additions, and the divisor of logits.
 MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+# MiniCPM's: the factor of embeddings, that of residual additions times the root of the number of layers, and the hidden
+# size divided by the divisor of logits.
+SCALES = ("scale_emb", "scale_depth", "dim_model_base")
 _GRANITE = dict.fromkeys(MULTIPLIERS, 1.0)
 _QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096}
 _MISTRAL = {"num_key_value_heads": 8, "max_position_embeddings": 4096 * 32, "sliding_window": 4096}
@@ -181,6 +184,9 @@ FAMILIES: dict[str, Family] = {
         intermediate_field="shared_intermediate_size",
         names={"shared_mlp.output_linear": "mlp.down_proj"},
         fused={"shared_mlp.input_linear": ("mlp.gate_proj", "mlp.up_proj")},
+    ),
+    "MiniCPMForCausalLM": Family(
+        "minicpm", {**dict.fromkeys(SCALES, 1.0), "tie_word_embeddings": True}, reads=SCALES
     ),
     "Phi3ForCausalLM": Family(
         "phi3",

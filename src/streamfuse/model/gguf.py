@@ -20,13 +20,14 @@ from streamfuse.durable import reason
 from .families import FAMILIES
 from .fields import ADD_A_FAMILY, CheckpointError
 from .gguf_settings import (
-    ARCHITECTURES,
     CONVERSION,
+    LONGROPE,
     Metadata,
     check_whole,
     config_of,
     decimal,
     gguf_files,
+    hf_architecture,
     longrope_of,
     sampling_of,
 )
@@ -54,6 +55,7 @@ _AFTER = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "p
 _OWN_LAYER_NAMES = {
     "gemma3": {"ffn_norm": "pre_feedforward_layernorm", **_AFTER},
     "olmo2": _AFTER,
+    "exaone4": _AFTER,
     "lfm2": {
         "attn_norm": "operator_norm",
         "attn_output": "self_attn.out_proj",
@@ -72,7 +74,13 @@ _OWN_LAYER_NAMES = {
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _OWN_TOP_NAMES = {"lfm2": {"token_embd_norm": "model.embedding_norm"}}  # after the last layer, despite its name
 _CONVOLUTION = "shortconv.conv.weight"  # [h, L], in a checkpoint [h, 1, L]
-PERMUTED = ("llama", "smollm3", "granite")  # architectures with rows of q and k in llama.cpp's own order
+PERMUTED = (
+    "llama",
+    "smollm3",
+    "granite",
+    "mistral3",
+    "minicpm",
+)  # architectures with rows of q and k in llama.cpp's own order
 ROPE_FACTORS = "rope_freqs.weight"  # float32 [head_dim / 2]: divisors of the rotary embedding's frequencies
 # The same for contexts within the trained length of LongRoPE, and for longer ones, which are not supported.
 _SHORT_FACTORS, _LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
@@ -185,13 +193,13 @@ def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict
     # llama.cpp permutes rows in some architectures; the others use the half-split rotary layout unchanged.
     permuted = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     # Norms of a GGUF contain the offset that the family adds to those of a checkpoint.
-    norm_offset = FAMILIES[ARCHITECTURES[architecture]].norm_offset
+    norm_offset = FAMILIES[hf_architecture(fields)].norm_offset
     tensors = {}
     for tensor in found:
         if tensor.name == ROPE_FACTORS:
             config["rope_scaling"] = _scaling_of(np.array(tensor.data, np.float64), config, path)
             continue
-        if architecture == "phi3" and tensor.name in (_SHORT_FACTORS, _LONG_FACTORS):
+        if architecture in LONGROPE and tensor.name in (_SHORT_FACTORS, _LONG_FACTORS):
             if tensor.name == _SHORT_FACTORS:
                 config["rope_scaling"] = longrope_of(fields, [decimal(factor) for factor in tensor.data])
             continue

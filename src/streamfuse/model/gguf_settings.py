@@ -20,11 +20,17 @@ CONVERSION = 1
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
+    "qwen2vl": "Qwen2ForCausalLM",  # the text models of these files; the others are in files of their own
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3vl": "Qwen3ForCausalLM",
+    "mistral3": "Ministral3ForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
     "granite": "GraniteForCausalLM",
+    "minicpm": "MiniCPMForCausalLM",
+    "ernie4_5": "Ernie4_5ForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",  # with a window: OLMo 3
+    "exaone4": "Exaone4ForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
 }
@@ -39,12 +45,23 @@ _GRANITE_SCALES = {
 # frequencies.
 _GEMMA_PATTERN, _GEMMA_LOCAL_BASE = 6, 10000.0
 _GEMMA_27B_LAYERS = 62  # its attention's scale is not that of the head's size
+_OLMO_3_PATTERN = _EXAONE_PATTERN = 4
+_WINDOWS = {"attention.sliding_window", "attention.sliding_window_pattern"}
+_SECTIONS = "rope.dimension_sections"  # of positions in an image; those of a text are equal in all sections
 _OWN_READ = {
     "granite": set(_GRANITE_SCALES),
-    "gemma3": {"attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"},
+    "minicpm": {"embedding_scale", "residual_scale", "logit_scale", "rope.scaling.attn_factor"},
+    "gemma3": {*_WINDOWS, "rope.freq_base_swa"},
+    "olmo2": {*_WINDOWS, "rope.freq_base_swa"},
+    "exaone4": _WINDOWS,
+    "mistral3": {"attention.temperature_scale", "rope.scaling.yarn_log_multiplier"},
     "phi3": {"attention.sliding_window", "rope.dimension_count", "rope.scaling.attn_factor"},
     "lfm2": {"shortconv.l_cache"},
+    "ernie4_5": {_SECTIONS},
+    "qwen2vl": {_SECTIONS},
+    "qwen3vl": {_SECTIONS, "n_deepstack_layers"},
 }
+LONGROPE = ("phi3", "minicpm")  # architectures that can have tensors with the factors of LongRoPE
 _OWN_SAYS = {"granite": {"rope.scaling.finetuned"}}  # fields that have an effect in this family alone
 # Words that end a turn, for files without the field that names the token.
 _TURN_ENDS = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|end|>")
@@ -128,6 +145,14 @@ def check_whole(fields: Metadata, files: int) -> None:
         raise CheckpointError(f"{path}: general.type {kind!r} is not a language model; use the model's own GGUF")
 
 
+def hf_architecture(fields: Metadata) -> str:
+    """The architecture in Hugging Face's config.json."""
+    architecture = fields["general.architecture"]
+    if architecture == "olmo2" and fields.get("olmo2.attention.sliding_window"):
+        return "Olmo3ForCausalLM"
+    return ARCHITECTURES[architecture]
+
+
 def config_of(fields: Metadata) -> dict[str, Any]:
     """The `config.json`, except for what depends on the tensors (vocab_size, tie_word_embeddings, attention_bias).
 
@@ -151,8 +176,8 @@ def config_of(fields: Metadata) -> dict[str, Any]:
     head_dim = get("attention.key_length", hidden // max(heads, 1))
     _check_others(fields, architecture, head_dim)
     return {
-        "architectures": [ARCHITECTURES[architecture]],
-        "model_type": HF_ARCHITECTURES[ARCHITECTURES[architecture]],
+        "architectures": [hf_architecture(fields)],
+        "model_type": HF_ARCHITECTURES[hf_architecture(fields)],
         "hidden_size": hidden,
         "intermediate_size": need("feed_forward_length"),
         "num_hidden_layers": need("block_count"),
@@ -166,14 +191,14 @@ def config_of(fields: Metadata) -> dict[str, Any]:
         "max_position_embeddings": get("context_length", 2048),
         "bos_token_id": fields.token("bos"),
         "eos_token_id": _ends(fields),
-        **_own_settings(architecture, head_dim, hidden // max(heads, 1), need("block_count"), fields),
+        **_own_settings(architecture, head_dim, hidden, heads, need("block_count"), fields),
     }
 
 
 def _own_settings(
-    architecture: str, head_dim: int, share_of_hidden: int, layers: int, fields: Metadata
+    architecture: str, head_dim: int, hidden: int, heads: int, layers: int, fields: Metadata
 ) -> dict[str, Any]:
-    """Settings that only one architecture has; `share_of_hidden` is the hidden size divided by the heads."""
+    """Settings that only some architectures have."""
 
     def get(key: str, default: Any = None) -> Any:
         return _one(fields, f"{architecture}.{key}", default)
@@ -185,10 +210,27 @@ def _own_settings(
         pattern = fields.get("gemma3.attention.sliding_window_pattern", _GEMMA_PATTERN)
         return {
             "hidden_activation": "gelu_pytorch_tanh",
-            "query_pre_attn_scalar": share_of_hidden if layers == _GEMMA_27B_LAYERS else head_dim,
+            "query_pre_attn_scalar": hidden // max(heads, 1) if layers == _GEMMA_27B_LAYERS else head_dim,
             "rope_local_base_freq": decimal(get("rope.freq_base_swa", _GEMMA_LOCAL_BASE)),
             "sliding_window": window,
             "layer_types": _layer_types(pattern, window, layers),
+        }
+    if architecture == "exaone4" or hf_architecture(fields) == "Olmo3ForCausalLM":
+        window = get("attention.sliding_window") or None
+        usual = _EXAONE_PATTERN if architecture == "exaone4" else _OLMO_3_PATTERN
+        pattern = fields.get(f"{architecture}.attention.sliding_window_pattern", usual)
+        windows = {"sliding_window": window, "layer_types": _layer_types(pattern, window, layers)}
+        if architecture == "exaone4":
+            return windows
+        return {**windows, "rope_local_base_freq": decimal(get("rope.freq_base_swa", get("rope.freq_base", 10000.0)))}
+    if architecture == "mistral3":
+        return _ministral_rope(fields)
+    if architecture == "minicpm":  # older files have no scales: those of MiniCPM 2B
+        return {
+            "scale_emb": decimal(get("embedding_scale", 12.0)),
+            "scale_depth": decimal(get("residual_scale", 1.4 / layers**0.5) * layers**0.5),
+            "dim_model_base": decimal(hidden / get("logit_scale", hidden / 256)),
+            "original_max_position_embeddings": get("rope.scaling.original_context_length"),
         }
     if architecture == "phi3":
         return {
@@ -225,9 +267,22 @@ def _kv_heads(fields: Metadata, architecture: str, heads: int) -> int:
     return int(_one(Metadata({name: value}, fields.path), name, heads))
 
 
+def _ministral_rope(fields: Metadata) -> dict[str, Any]:
+    """The rotary embedding of Ministral 3, and of Mistral models without its scaling of queries."""
+    scaling = _rope_scaling(fields, "mistral3")
+    if scaling is None:
+        theta = decimal(fields.get("mistral3.rope.freq_base", 10000.0))
+        return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
+    if weight := fields.get("mistral3.rope.scaling.yarn_log_multiplier"):
+        scaling |= {"mscale": 1.0, "mscale_all_dim": decimal(weight)}
+    if beta := fields.get("mistral3.attention.temperature_scale"):
+        scaling["llama_4_scaling_beta"] = decimal(beta)
+    return {"rope_scaling": scaling}
+
+
 def longrope_of(fields: Metadata, short_factors: list[float]) -> dict[str, Any]:
-    """The RoPE scaling of a phi3 file with these divisors of the frequencies, for contexts of the trained length."""
-    factor = fields.get("phi3.rope.scaling.attn_factor", 1.0)
+    """The RoPE scaling of a file with these divisors of the frequencies, for contexts of the trained length."""
+    factor = fields.get(f"{fields['general.architecture']}.rope.scaling.attn_factor", 1.0)
     return {"rope_type": "longrope", "short_factor": short_factors, "attention_factor": decimal(factor)}
 
 
@@ -315,6 +370,8 @@ def _rope_scaling(fields: Metadata, architecture: str) -> dict[str, Any] | None:
 
     kind, factor = get("scaling.type", "linear"), get("scaling.factor") or get("scale_linear") or 1.0
     if kind == "none" or (kind in ("linear", "yarn") and factor == 1.0):
+        return None
+    if kind == "longrope" and architecture in LONGROPE:  # tensors have its factors
         return None
     if kind not in ("linear", "yarn"):
         raise CheckpointError(f"{fields.path}: rope scaling {kind!r} is not supported (none, linear and yarn are)")

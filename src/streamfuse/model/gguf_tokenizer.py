@@ -27,7 +27,14 @@ _CASED_WORDS = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _THREE_DIGITS, _ONE_DIGIT = _WORDS.replace("DIGITS", r"\p{N}{1,3}"), _WORDS.replace("DIGITS", r"\p{N}")
+_TEKKEN = (  # Mistral's
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2")
+_BEGINS = (*_LLAMA_3, "tekken")  # texts begin with a token, unless the file says otherwise
+_WHOLE = (*_LLAMA_3, "tekken", "minicpm5")  # a word that is a token is not merged from its parts
+_GPT_2 = ("gpt-2", "olmo", "exaone4")
 _SPLIT_PATTERNS = {
     **dict.fromkeys(_LLAMA_3, _THREE_DIGITS),
     "dbrx": _THREE_DIGITS,
@@ -35,6 +42,7 @@ _SPLIT_PATTERNS = {
     "qwen2": _ONE_DIGIT,
     "deepseek-r1-qwen": _ONE_DIGIT,
     "gpt-4o": _CASED_WORDS,
+    "tekken": _TEKKEN,
 }
 # Tokens of phi3 that do not remove the spaces after them; all other added ones do.
 _PHI_KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
@@ -61,7 +69,7 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
         if its in (_CONTROL, _USER_DEFINED)
     ]
     pre = fields.get("tokenizer.ggml.pre", "default")
-    begins = _around(fields, "bos", kind == "llama" or pre in _LLAMA_3)
+    begins = _around(fields, "bos", kind == "llama" or pre in _BEGINS)
     post_processor = around(begins, _around(fields, "eos", False))
     if kind == "llama":
         return _sentencepiece(fields, tokens, types, added, post_processor)
@@ -69,7 +77,7 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
         tokens,
         [merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"]],
         _pre_tokenizer(pre, fields.path),
-        ignore_merges=pre in _LLAMA_3,
+        ignore_merges=pre in _WHOLE,
         normalizer={"type": "NFC"} if pre == "qwen2" else None,
         added_tokens=added,
         post_processor=post_processor,
@@ -110,12 +118,18 @@ def _around(fields: Metadata, name: str, by_default: bool) -> list[tuple[str, in
 def _pre_tokenizer(pre: str, path: Path) -> dict[str, Any]:
     if pre in _DIGITS_THEN_BYTES:
         parts = [{"type": "Digits", "individual_digits": True}, byte_level(use_regex=True)]
+    elif pre in _GPT_2:
+        parts = [byte_level(use_regex=True)]
+    elif pre == "minicpm5":
+        parts = [_split(r"\p{N}{1,3}"), _split(_WORDS.replace("DIGITS", r"\p{N}+")), byte_level(use_regex=False)]
     elif pre in _SPLIT_PATTERNS:
-        pattern = {"Regex": _SPLIT_PATTERNS[pre]}
-        split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-        parts = [split, byte_level(use_regex=False)]
+        parts = [_split(_SPLIT_PATTERNS[pre]), byte_level(use_regex=False)]
     else:
         raise CheckpointError(
             f"{path}: tokenizer.ggml.pre {pre!r} is not supported; use the model's safetensors folder"
         )
     return {"type": "Sequence", "pretokenizers": parts}
+
+
+def _split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
