@@ -110,6 +110,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite, every default": ("Granite", {"rope_parameters": YARN}),
     "granite 4": ("GraniteMoeHybrid", {**GRANITE_4, "position_embedding_type": "rope"}),
     "granite 4 without positions": ("GraniteMoeHybrid", {**GRANITE_4, "attention_bias": True}),
+    "hunyuan": ("HunYuanDenseV1", {"head_dim": 8}),
+    "hunyuan with alpha": (
+        "HunYuanDenseV1",
+        {
+            "head_dim": 16,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0},
+        },
+    ),
     "phi3": ("Phi3", {"num_key_value_heads": 4, "sliding_window": 11}),
     "phi3, a part of each head rotated": ("Phi3", {"head_dim": 8, "partial_rotary_factor": 0.75}),
     "phi3 with longrope": ("Phi3", {**LONGROPE, "hidden_size": 64}),

@@ -165,6 +165,7 @@ FILES = {
     "minicpm without scales": File(
         {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256, "rms_norm_eps": 1e-5}
     ),
+    "hunyuan-dense": File({"rope_theta": 500000.0, **HEADS}, {"rope.freq_base": 500000.0}, "hunyuan-dense"),
     "qwen2vl": File({"attention_bias": True, **HEADS}, {"rope.dimension_sections": [2, 3, 3, 0]}, "qwen2"),
     "qwen3vl": File({**HEADS}, {"rope.dimension_sections": [2, 3, 3, 0], "n_deepstack_layers": 3}, "qwen2"),
 }
@@ -191,6 +192,7 @@ def test_a_gguf_of_a_family_gives_the_same_model(name: str, tmp_path: Path) -> N
     [
         ("tekken", "HelloWorld don't 1234", ["Hello", "World", " don", "'t", " ", "1", "2", "3", "4"]),
         ("exaone4", "HelloWorld don't 1234", ["HelloWorld", " don", "'t", " 1234"]),
+        ("hunyuan-dense", "Hello.World 12345", ["Hello", ".World", " ", "123", "45"]),
         ("minicpm5", "HelloWorld don't 12345", ["HelloWorld", " don", "'t", " ", "123", "45"]),
     ],
 )

@@ -180,7 +180,8 @@ class Layer(nn.Module):
 
 
 class Opening(Layer):
-    """Norm, q, k and v in one product, norms of q and k, rotary embedding; of a convolution, k * v in two halves."""
+    """Norm, q, k and v in one product, norms of q and k, rotary embedding (or norms after it); of a convolution, k * v
+    in two halves."""
 
     def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
         super().__init__()
@@ -191,6 +192,7 @@ class Opening(Layer):
         layers = (a.q_proj, a.k_proj, a.v_proj)
         self.qkv_proj = form.adapted("attention", layers, adapters, "q_proj", "k_proj", "v_proj")
         self.norm_wide, self.q_norm, self.k_norm = a.query_key_norm == "width", None, None
+        self.norm_rotated = a.query_key_norm == "rotated head"
         if a.query_key_norm != "none":
             axis = 1 if self.norm_wide else 2
             norms = block.self_attn.q_norm, block.self_attn.k_norm
@@ -207,12 +209,17 @@ class Opening(Layer):
         if self.convolves:
             read = qk[:, self.heads :] * v
             return qk[:, : self.heads], read[:, : self.heads // 2], read[:, self.heads // 2 :]
-        if self.q_norm is not None and self.k_norm is not None and not self.norm_wide:
-            q, k = qk[:, : self.heads], qk[:, self.heads :]
-            qk = torch.cat([self.q_norm(q), self.k_norm(k)], 1)
+        qk = qk if self.norm_rotated else self.heads_normed(qk)
         half = self.dim // 2
         qk = qk * cos + torch.cat([-qk[..., half:], qk[..., :half]], dim=-1) * sin
+        qk = self.heads_normed(qk) if self.norm_rotated else qk
         return qk[:, : self.heads], qk[:, self.heads :], v
+
+    def heads_normed(self, qk: Tensor) -> Tensor:
+        """Heads of q and k on axis 1, with norms of each head if the model has those."""
+        if self.q_norm is None or self.k_norm is None or self.norm_wide:
+            return qk
+        return torch.cat([self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])], 1)
 
     def rows_normed(self, qkv: Tensor) -> Tensor:
         """q, k and v on axis 1, with norms over all heads of q and of k if the model has those."""

@@ -341,9 +341,9 @@ def _delegates(config: ExportConfig, method: str, layers: int) -> int:
 
 
 def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dict[str, int]) -> dict[str, int]:
-    """With the kernels: four per layer, or six with norms after its halves; three more with a convolution, one
-    multiplication and two slices, and two with gates; two look-ups per rotary embedding, the embedding and its factor,
-    and the head. Empty for other backends."""
+    """With the kernels: four per layer, or six with norms after its halves; three more with a convolution (a
+    multiplication and two slices), two with gates, and two with norms after the rotary embedding; two look-ups per
+    rotary embedding, the embedding and its factor, and the head. Empty for other backends."""
     if not config.kernels:
         return {}
     carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
@@ -356,8 +356,10 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
         # A prefill pass has no head, and only the first operator of its last layer.
         end = 1 - each if name == "prefill" else 1 + carrying.get(name, False)
         convolutions = sum(model_config.layer_convolutions[first:])
-        gates = 2 * (count - convolutions - (name == "prefill")) if model_config.attention_gate else 0
-        found[name] = each * count + 3 * convolutions + gates + 2 * len(set(turns)) + start + end
+        partial = name == "prefill"  # of the last layer, only keys and values
+        gates = 2 * (count - convolutions - partial) if model_config.attention_gate else 0
+        weights = 2 * count - partial if model_config.query_key_norm == "rotated head" else 0
+        found[name] = each * count + 3 * convolutions + gates + weights + 2 * len(set(turns)) + start + end
     return found
 
 

@@ -33,7 +33,7 @@ from .fields import ADD_A_FAMILY, PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
 from .fields import read_object as read_object
 from .quantized import packed_of
-from .rope import Rotary, by_layer_type, rotary_of, trained_length
+from .rope import Rotary, by_layer_type, rotary_of, trained_length, with_base_of_alpha
 from .text_part import text_config
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ class ModelConfig:
         attention_bias: whether q, k and v have biases.
         output_bias: whether the attention's output projection has one.
         norms: the norms of a layer: before attention and MLP, after them (before the residual addition), or both.
-        query_key_norm: norms of queries and keys: of each head, or of all heads together.
+        query_key_norm: norms of queries and keys: of each head, before or after its rotary embedding, or of all heads
+            together.
         attention_gate: whether each head's output is multiplied by the sigmoid of a product of the layer's normalized
             input.
         attention_scale: factor of the attention's scores.
@@ -397,6 +398,7 @@ def _rotaries(
         defaults["rope_parameters"] = family.default("rope_parameters")
     missing = {name for name, default in defaults.items() if default is not None and config.get(name) is None}
     config = {**config, **{name: defaults[name] for name in missing}}
+    config = with_base_of_alpha(config, head_dim, source, theta) if family.rotary_alpha else config
     rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
     without_rotary = {CONVOLUTION}
     if not family.full_rotary and _window(config, family, source) is not None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 # RMS norms of a layer: before each half (attention and MLP), after it and before the residual addition, or both.
 Norms = Literal["before", "after", "both"]
-QueryKeyNorm = Literal["none", "head", "width"]  # of each head, or of all heads of a row together
+# Of each head, before or after its rotary embedding, or of all heads of a row together.
+QueryKeyNorm = Literal["none", "head", "rotated head", "width"]
 Activation = Literal["silu", "gelu_tanh"]
 CONVOLUTION = "conv"  # in `layer_types`: a layer with a short convolution in place of attention
 # Layers with a sliding window where `layer_types` is missing or not read: none, with `use_sliding_window` those from
@@ -68,6 +69,7 @@ class Family:
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
         interleaved_rotary: whether rotary pairs are adjacent in a checkpoint (2i, 2i + 1) instead of half a head apart.
+        rotary_alpha: whether the settings of a `dynamic` scaling can have `alpha`, which changes the base.
         full_rotary: whether layers with full attention have a rotary embedding in models that also have windows.
         names: parts of the names of tensors in a checkpoint, and the names here.
         fused: tensors of a checkpoint with the rows of several projections, and these in order.
@@ -91,6 +93,7 @@ class Family:
     output_bias: bool = True
     partial_rotary: bool = False
     interleaved_rotary: bool = False
+    rotary_alpha: bool = False
     full_rotary: bool = True
     names: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -185,6 +188,13 @@ FAMILIES: dict[str, Family] = {
         names={"shared_mlp.output_linear": "mlp.down_proj"},
         fused={"shared_mlp.input_linear": ("mlp.gate_proj", "mlp.up_proj")},
     ),
+    "HunYuanDenseV1ForCausalLM": Family(
+        "hunyuan_v1_dense",
+        {"vocab_size": 290943, "rms_norm_eps": 1e-5},
+        query_key_norm="rotated head",
+        rotary_alpha=True,
+        names={"self_attn.query_layernorm": "self_attn.q_norm", "self_attn.key_layernorm": "self_attn.k_norm"},
+    ),
     "MiniCPMForCausalLM": Family(
         "minicpm", {**dict.fromkeys(SCALES, 1.0), "tie_word_embeddings": True}, reads=SCALES
     ),
@@ -276,7 +286,6 @@ UNSUPPORTED = {
     "Gemma3nForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
     "Gemma4ForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
     "FalconH1ForCausalLM": "Mamba layers",
-    "HunYuanDenseV1ForCausalLM": "norms of q and k after the rotary embedding (use_qk_norm)",
 }
 # Other names of architectures in config.json.
 RENAMED = {"Ernie4_5_ForCausalLM": "Ernie4_5ForCausalLM"}

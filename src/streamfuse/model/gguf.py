@@ -56,6 +56,7 @@ _OWN_LAYER_NAMES = {
     "gemma3": {"ffn_norm": "pre_feedforward_layernorm", **_AFTER},
     "olmo2": _AFTER,
     "exaone4": _AFTER,
+    "hunyuan-dense": {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
     "lfm2": {
         "attn_norm": "operator_norm",
         "attn_output": "self_attn.out_proj",

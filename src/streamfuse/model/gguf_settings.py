@@ -27,6 +27,7 @@ ARCHITECTURES = {
     "smollm3": "SmolLM3ForCausalLM",
     "granite": "GraniteForCausalLM",
     "minicpm": "MiniCPMForCausalLM",
+    "hunyuan-dense": "HunYuanDenseV1ForCausalLM",
     "ernie4_5": "Ernie4_5ForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",  # with a window: OLMo 3

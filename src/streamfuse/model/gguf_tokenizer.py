@@ -34,6 +34,10 @@ _TEKKEN = (  # Mistral's
 _LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2")
 _BEGINS = (*_LLAMA_3, "tekken")  # texts begin with a token, unless the file says otherwise
 _WHOLE = (*_LLAMA_3, "tekken", "minicpm5")  # a word that is a token is not merged from its parts
+_HUNYUAN = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _GPT_2 = ("gpt-2", "olmo", "exaone4")
 _SPLIT_PATTERNS = {
     **dict.fromkeys(_LLAMA_3, _THREE_DIGITS),
@@ -122,6 +126,9 @@ def _pre_tokenizer(pre: str, path: Path) -> dict[str, Any]:
         parts = [byte_level(use_regex=True)]
     elif pre == "minicpm5":
         parts = [_split(r"\p{N}{1,3}"), _split(_WORDS.replace("DIGITS", r"\p{N}+")), byte_level(use_regex=False)]
+    elif pre == "hunyuan-dense":
+        patterns = (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _HUNYUAN)
+        parts = [*map(_split, patterns), byte_level(use_regex=False)]
     elif pre in _SPLIT_PATTERNS:
         parts = [_split(_SPLIT_PATTERNS[pre]), byte_level(use_regex=False)]
     else:

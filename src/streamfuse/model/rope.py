@@ -66,6 +66,20 @@ def rotary_of(
     return Rotary(base, scaling, size, head_dim if proportional else size)
 
 
+def with_base_of_alpha(config: dict[str, Any], head_dim: int, source: str, theta: float) -> dict[str, Any]:
+    """Settings with the base that `alpha` of a `dynamic` scaling asks for (HunYuan), and no scaling."""
+    name = _settings_of(config)
+    rope = config.get(name)
+    if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type")) != "dynamic" or not rope.get("alpha"):
+        return config
+    if head_dim <= 2:
+        raise CheckpointError(f"{source}: {name}: alpha needs heads of more than {head_dim} numbers")
+    base = Fields({"rope_theta": rope.get("rope_theta") or config.get("rope_theta")}, source)
+    alpha = Fields(rope, f"{source}: {name}").number("alpha")
+    scaled = base.number("rope_theta", theta) * alpha ** (head_dim / (head_dim - 2))
+    return {**config, name: {"rope_type": "default", "rope_theta": scaled}}
+
+
 def by_layer_type(
     config: dict[str, Any], longest: int, head_dim: int, source: str, theta: float, local_theta: float
 ) -> dict[str, Rotary]:

@@ -187,7 +187,10 @@ class Block(nn.Module):
         q, k, v = (rows.unflatten(-1, (-1, a.head_dim)) for rows in (q, k, v))
         if a.query_key_norm == "head":
             q, k = a.q_norm(q), a.k_norm(k)
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if a.query_key_norm == "rotated head":
+            q, k = a.q_norm(q), a.k_norm(k)
+        return q, k, v
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention or convolution of whole texts: q [B, T, Hq, D], k and v [B, T, Hkv, D] -> [B, T, Hq * D]."""

@@ -210,10 +210,10 @@ class Opening(layers.Opening):
             return query, key, value
         rows, split = x.shape[3], (self.heads + self.kv_heads) * self.dim
         qk, v = qkv[:, :split].reshape(1, -1, self.dim, rows), qkv[:, split:]
-        if self.q_norm is not None and self.k_norm is not None and not self.norm_wide:
-            qk = torch.cat([self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])], 1)
+        qk = qk if self.norm_rotated else self.heads_normed(qk)
         half = self.dim // 2
         qk = qk * cos + torch.cat([-qk[:, :, half:], qk[:, :, :half]], 2) * sin
+        qk = self.heads_normed(qk) if self.norm_rotated else qk
         flat = qk.reshape(1, split, 1, rows)
         return flat[:, : self.heads * self.dim], flat[:, self.heads * self.dim :], v
 

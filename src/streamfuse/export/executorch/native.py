@@ -191,7 +191,11 @@ class Embedding(nn.Module):
 
 
 class Opening(nn.Module):
-    """Norm, q, k and v in one product, biases, norms of q and k, rotary embedding."""
+    """Norm, q, k and v in one product, biases, norms of q and k, rotary embedding.
+
+    A rotation does not change the mean square of a head, so a norm after it is a norm without weights before it, and a
+    multiplication with the weights after it.
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -205,8 +209,12 @@ class Opening(nn.Module):
         self.convolves = block.convolves
         self.heads, self.kv_heads = a.num_heads, a.num_kv_heads
         own = [] if a.query_key_norm == "none" else [block.self_attn.q_norm, block.self_attn.k_norm]
-        self.q_norm: Tensor | None = own[0].weight if own else None
-        self.k_norm: Tensor | None = own[1].weight if own else None
+        norms: list[Tensor | None] = [norm.weight for norm in own] or [None, None]
+        self.after: list[Tensor] = []
+        if a.query_key_norm == "rotated head":
+            self.after = [norm.weight.detach() for norm in own]
+            norms = [torch.ones_like(weight) for weight in self.after]
+        self.q_norm, self.k_norm = norms
         self.norm = None if block.input_layernorm is None else block.input_layernorm.weight
         self.eps = eps_of(block.input_layernorm, *own)
         biases: list[Tensor] = [layer.bias for layer in (a.q_proj, a.k_proj, a.v_proj) if layer.bias is not None]
@@ -224,6 +232,9 @@ class Opening(nn.Module):
             x, self.norm, self.eps, self.weight, cos, sin, self.heads, self.kv_heads, self.q_norm, self.k_norm,
             *self.adapter.of(x.shape[0], first), first, *bias,
         )  # fmt: skip
+        if self.after:
+            query, key, value = rotated
+            return query * self.after[0], key * self.after[1], value
         if not self.convolves:
             return rotated
         query, key, value = rotated  # unchanged: a convolution's rows have angles of 0

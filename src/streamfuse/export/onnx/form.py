@@ -176,9 +176,12 @@ class Opening(layers.Opening):
         if self.norm_wide:
             q, k = normed(self.q_norm, q), normed(self.k_norm, k)
         q, k, v = (t.view(x.shape[0], -1, self.dim) for t in (q, k, v))
-        if not self.norm_wide:
+        if not (self.norm_wide or self.norm_rotated):
             q, k = normed(self.q_norm, q), normed(self.k_norm, k)
-        return ops.rotary(q, cos, sin), ops.rotary(k, cos, sin), v
+        q, k = ops.rotary(q, cos, sin), ops.rotary(k, cos, sin)
+        if self.norm_rotated:
+            q, k = normed(self.q_norm, q), normed(self.k_norm, k)
+        return q, k, v
 
 
 class TopK(layers.TopK):
