@@ -357,7 +357,8 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
         end = 1 - each if name == "prefill" else 1 + carrying.get(name, False)
         convolutions = sum(model_config.layer_convolutions[first:])
         partial = name == "prefill"  # of the last layer, only keys and values
-        gates = 2 * (count - convolutions - partial) if model_config.attention_gate else 0
+        closed = model_config.layer_convolutions[first : model_config.num_layers - partial]
+        gates = 2 * closed.count(False) if model_config.attention_gate else 0
         weights = 2 * count - partial if model_config.query_key_norm == "rotated head" else 0
         found[name] = each * count + 3 * convolutions + gates + weights + 2 * len(set(turns)) + start + end
     return found
