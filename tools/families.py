@@ -4,10 +4,10 @@
     python tools/families.py -o build/families.json   # 15 seconds per family: keep the machine idle
     python tools/families.py --table build/families.json --page docs/model.md
 
-Every model has 30 layers of width 576 with 9 query and 3 key heads (LFM2: twice as many of half the width), an MLP of
-1536 and 49,152 tokens, so differences between families are those of their operators. Per family: the signal-to-noise
-ratio of the exported graphs, the latency of passes (as in `streamfuse bench scale`), and tokens per second of plain and
-speculative decoding, in turns.
+Every model has 30 layers of width 576 with 9 query and 3 key heads (LFM2, LFM3: twice as many of half the width), an
+MLP of 1536 and 49,152 tokens, so differences between families are those of their operators. Per family: the
+signal-to-noise ratio of the exported graphs, the latency of passes (as in `streamfuse bench scale`), and tokens per
+second of plain and speculative decoding, in turns.
 
 A random model with tied embeddings soon repeats itself, and look-up drafts what it repeats. So the speed-up, which is
 measured by the clock, is what this shape gains if nearly every draft is right, not what a trained model gains.
@@ -41,6 +41,9 @@ _GRANITE = {
     "embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8.0,
 }  # fmt: skip
 _LFM2 = {"layer_types": ["conv", "conv", "full_attention"] * 10, "block_auto_adjust_ff_dim": False}
+_LFM3 = {"layer_types": ["conv", "sliding_attention", "full_attention"] * 10, **_WINDOW}
+_HALVES = {"num_attention_heads": 18, "num_key_value_heads": 6, "head_dim": 32}  # a convolution has an even number
+_YARN = {"rope_type": "yarn", "rope_theta": 100000.0, "factor": 4.0, "original_max_position_embeddings": 2048}
 _MIXED = ["sliding_attention", "sliding_attention", "full_attention"] * 10
 # By name, what differs from `_SHAPE`; the names are those of docs/model.md.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -58,8 +61,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralForCausalLM", _WINDOW),
     "ministral": ("MinistralForCausalLM", {**_WINDOW, "layer_types": _MIXED}),
     "phi3": ("Phi3ForCausalLM", {"partial_rotary_factor": 0.75}),
-    # A convolution has an even number of heads.
-    "lfm2": ("Lfm2ForCausalLM", {**_LFM2, "num_attention_heads": 18, "num_key_value_heads": 6, "head_dim": 32}),
+    "ministral3": ("Ministral3ForCausalLM", {"rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.1}}),
+    "olmo3": ("Olmo3ForCausalLM", {**_WINDOW, "layer_types": _MIXED, "rope_local_base_freq": 100000.0}),
+    "exaone4": ("Exaone4ForCausalLM", {**_WINDOW, "layer_types": _MIXED}),
+    "ernie4_5": ("Ernie4_5ForCausalLM", {}),
+    "glm": ("GlmForCausalLM", {"partial_rotary_factor": 0.5, "attention_bias": True}),
+    "helium": ("HeliumForCausalLM", {}),
+    "minicpm": ("MiniCPMForCausalLM", {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}),
+    "hunyuan_v1_dense": ("HunYuanDenseV1ForCausalLM", {}),
+    "lfm2": ("Lfm2ForCausalLM", {**_LFM2, **_HALVES}),
+    "lfm3": ("Lfm3ForCausalLM", {**_LFM3, **_HALVES}),
 }
 _CONTEXT, _PROMPTS, _NEW_TOKENS = 448, 2, 192
 _MARK = "<!-- table: families, written by tools/families.py -->"
