@@ -155,6 +155,25 @@ def test_what_the_vendor_prints_stays_out_of_a_programs_output(fused: tuple[Path
     assert "Qnn" not in done.stderr
 
 
+OTHER_LIBRARY = """
+import ctypes
+import torch
+from streamfuse.export.executorch.qnn_sdk import load_compiler
+load_compiler()
+ctypes.CDLL("libQnnHtp.so", mode=ctypes.RTLD_GLOBAL)  # as ExecuTorch's delegate opens it
+from streamfuse.export.executorch.openvino_model import check_device
+check_device("CPU")
+print("found")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
+def test_libraries_that_are_loaded_later_keep_their_own_exceptions() -> None:
+    """OpenVINO throws and catches one when it lists devices; with the vendor's C++ runtime the process would abort."""
+    done = subprocess.run([sys.executable, "-c", OTHER_LIBRARY], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "found\n"), done.stderr
+
+
 def test_without_qualcomms_libraries_the_export_says_where_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

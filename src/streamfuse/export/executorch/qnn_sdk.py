@@ -16,6 +16,11 @@ from pathlib import Path
 from streamfuse.options import OptionError
 
 _ERROR = re.compile(r"<E> (.+)")  # an error in their log
+# Qualcomm's libraries bring another C++ runtime. It must not become that of libraries that are loaded later, which
+# would abort when an exception is thrown (OpenVINO does so internally): so GNU's is made global first, and theirs
+# prefer their own.
+_CXX_RUNTIME = ("libgcc_s.so.1", "libstdc++.so.6")
+_OWN_FIRST = os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0)
 
 
 class SdkError(OptionError):
@@ -40,12 +45,14 @@ def load_compiler() -> None:
                 "QNN_SDK_ROOT to the folder of their SDK"
             ) from None
         os.environ["QNN_SDK_ROOT"] = ""  # they are loaded, so ExecuTorch must not download an SDK
-    for name in ("libQnnSystem.so", "libQnnHtp.so"):
+    shared = [(name, ctypes.RTLD_GLOBAL) for name in _CXX_RUNTIME]
+    own = [(str(folder / name), _OWN_FIRST) for name in ("libQnnSystem.so", "libQnnHtp.so")]
+    for path, mode in shared + own:
         try:
             with quiet():
-                ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
+                ctypes.CDLL(path, mode=mode)
         except OSError as error:
-            raise SdkError(f"--backend qnn cannot load {folder / name}: {error}") from error
+            raise SdkError(f"--backend qnn cannot load {path}: {error}") from error
 
 
 @contextmanager
