@@ -177,7 +177,7 @@ void run_add_normed(const Arguments& a) {
 
 void run_gate_heads(const Arguments& a) {
   const int64_t rows = a.size(0, "x", 2, 0), size = a.size(0, "x", 2, 1), heads = a.size(1, "gates", 2, 1);
-  if (heads < 1 || size % heads != 0) throw BadArgument{"x must have a multiple of as many columns as there are gates"};
+  if (heads < 1 || size % heads != 0) throw BadArgument{"the columns of x must be a multiple of those of gates"};
   GateHeads args;
   args.x = a.read<float>(0, "x", {rows, size});
   args.gates = a.read<float>(1, "gates", {rows, heads});

@@ -98,6 +98,17 @@ def test_an_embedding_of_its_own_leaves_the_head_alone() -> None:
     assert "call_reduction" not in found
 
 
+def test_gates_of_heads_are_rounded_with_the_attention() -> None:
+    torch.manual_seed(1)
+    kinds = ["conv", "sliding_attention", "full_attention"]
+    settings = {"architectures": ["Lfm3ForCausalLM"], "layer_types": kinds, "num_hidden_layers": 3, "head_dim": 16}
+    models = [tiny_model(**settings, use_attention_gate=gated) for gated in (True, False)]
+    gated, plain = (Bench(model, texts(), 4).measure(parse_choice("attention=int8:32"))["parts"] for model in models)
+    gates = [block.mixer.g_proj.weight for block in models[0].base.blocks if block.mixer.g_proj is not None]
+    assert len(gates) == 2
+    assert gated["attention"]["bytes"] - plain["attention"]["bytes"] == sum(w.numel() for w in gates) * 34 // 32
+
+
 def test_without_streams_there_is_no_call_reduction() -> None:
     torch.manual_seed(1)
     base = tiny_model().base

@@ -305,7 +305,7 @@ def test_shapes_that_do_not_fit_are_named_at_export() -> None:
         OPS.linear(
             x, norm, EPS, weight.to("meta"), 32, None, torch.zeros(3, 64, dtype=torch.float16, device="meta"), None, 0
         )
-    with pytest.raises(ValueError, match="gate_heads: x must have a multiple of 3 columns"):
+    with pytest.raises(ValueError, match="gate_heads: the columns of x must be a multiple of 3"):
         OPS.gate_heads(x, torch.zeros(2, 3, device="meta"))
     small, tiled = torch.zeros(3, 64, dtype=torch.int8, device="meta"), torch.zeros(2, 3, 16, dtype=torch.int8)
     with pytest.raises(ValueError, match=r"down must be float16 \[1 r, 64\] or int8 \[1 r, 68\]"):

@@ -140,6 +140,19 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "conv_L_cache": 3,
         },
     ),
+    "lfm3, a base for both kinds of layers, and nothing rotated in one": (
+        "Lfm3",
+        {
+            "head_dim": 16,
+            "sliding_window": 7,
+            "rope_theta": 5e5,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.0},
+                "sliding_attention": {"rope_type": "default"},
+            },
+        },
+    ),
     "lfm3, every number of a head rotated": (
         "Lfm3",
         {
@@ -310,6 +323,14 @@ def test_the_old_flat_rope_settings_mean_the_same() -> None:
         ({"hidden_size": None}, "field 'hidden_size' is missing"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "field 'factor' is missing"),
+        (
+            {
+                "architectures": ["Lfm3ForCausalLM"],
+                "model_type": "lfm3",
+                "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            },
+            "rope_scaling must have an object 'full_attention'",
+        ),
         ({"architectures": ["Qwen3_5ForCausalLM"]}, "not supported because of its linear attention .layer_types"),
         (
             {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "llama_4_scaling_beta": 0.1}},

@@ -120,6 +120,22 @@ def test_modules_have_the_names_of_the_family(tmp_path: Path) -> None:
             torch.testing.assert_close(projection(block, name).weight, before + added, atol=0.05, rtol=2e-3)
 
 
+def test_the_gates_of_lfm3_cannot_be_tuned_and_its_projections_can(tmp_path: Path) -> None:
+    kinds = ["conv", "sliding_attention", "full_attention", "conv"]
+    base = tiny.base(architectures=["Lfm3ForCausalLM"], layer_types=kinds, head_dim=8, sliding_window=4)
+    products = write_lfm(tmp_path / "lora", {(1, "self_attn.o_proj"): "o_proj", (3, "conv.out_proj"): "o_proj"}, base)
+    convert(tmp_path / "lora", base.config, tmp_path / "adapter.safetensors")
+    tuned = load_stream_fused(base, tmp_path / "adapter.safetensors").base
+    found = projection(tuned.blocks[1], "o_proj").weight - projection(base.blocks[1], "o_proj").weight
+    torch.testing.assert_close(found, products[1, "o_proj"], atol=0.05, rtol=2e-3)
+    for i, name in enumerate(("gate_proj", "g_proj")):
+        write_lfm(tmp_path / f"gates{i}", {(1, f"self_attn.{name}"): "o_proj"}, base)
+        with pytest.raises(
+            CheckpointError, match=rf"self_attn\.{name}.*tune q_proj, k_proj, v_proj, o_proj, out_proj, w1"
+        ):
+            convert(tmp_path / f"gates{i}", base.config, tmp_path / "gates.safetensors")
+
+
 def test_rows_have_the_order_of_the_model(tmp_path: Path) -> None:
     """ERNIE rotates neighboring numbers of q and k together, here numbers half a head apart."""
     folders = tmp_path / "base", tmp_path / "merged"

@@ -111,7 +111,7 @@ def test_a_base_that_a_scaling_replaces_is_said() -> None:
         ({"rope_parameters": {"rope_type": "longrope", "short_factor": "x"}}, "short_factor must be a list of numbers"),
         ({"rope_scaling": {"type": "alibi", "factor": 2.0}}, "'alibi' is not supported"),
         (
-            {"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.1}},
+            {"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 1.1}},
             "must rotate an even number",
         ),
         ({**WRITTEN_BY_5, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),

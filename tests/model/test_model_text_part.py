@@ -45,6 +45,13 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {"model_type": "siglip2_vision_model", **IMAGES},
         {},
     ),
+    "lfm3": (
+        "Lfm3Vl",
+        {"model_type": "lfm3", "head_dim": 16, "sliding_window": 8,
+         "layer_types": ["conv", "sliding_attention", "full_attention", "conv"]},
+        {"model_type": "lfm3_vl_vision", **IMAGES},
+        {},
+    ),
     "llama": ("SmolVLM", {"model_type": "llama"}, IMAGES, {"scale_factor": 2, "pad_token_id": 0}),
     "ministral3": ("Mistral3", {"model_type": "ministral3", "head_dim": 8}, {"model_type": "pixtral", **IMAGES},
                    {"tie_word_embeddings": False}),

@@ -425,10 +425,9 @@ class GatedConvolution(nn.Module):
 
 
 class CachedPositions(nn.Module):
-    """cache_length [1] -> the positions in a cache of `cache_size` positions, int [C], and whether each is valid,
-    bool [C].
+    """cache_length [1], C -> the positions in a cache of C positions, int [C], and whether each is valid, bool [C].
 
-    The size is that of a ring buffer, in which position t is at t modulo C, or the capacity.
+    C is `ring_size`, and position t is at t modulo C; or it is `capacity`, for a whole cache.
     """
 
     positions: Tensor  # int [capacity]

@@ -33,7 +33,7 @@ from .fields import ADD_A_FAMILY, PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
 from .fields import read_object as read_object
 from .quantized import packed_of
-from .rope import Rotary, by_layer_type, rotary_of, trained_length, with_base_of_alpha
+from .rope import Rotary, by_layer_type, nested_by_layer_type, rotary_of, trained_length, with_base_of_alpha
 from .text_part import text_config
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
 
 
 def _flag(config: dict[str, Any], family: Family, name: str) -> bool:
-    """A field that the family reads; true in other families."""
+    """Whether a flag is on; in families that do not read it, it counts as on."""
     if name not in family.reads:
         return True
     value = config.get(name)
@@ -387,9 +387,12 @@ def _rotaries(
     theta, local = family.default("rope_theta"), family.default("rope_local_base_freq")
     own = family.default("rope_parameters") or {}
     if local is not None or "full_attention" in own:
-        if local is None and not (config.get("rope_parameters") or config.get("rope_scaling")):
-            config = {**config, "rope_parameters": own}
-        by_type = by_layer_type(config, longest, head_dim, source, theta, local or theta)
+        if local is not None:
+            by_type = by_layer_type(config, longest, head_dim, source, theta, local)
+        else:
+            stated = config.get("rope_parameters") or config.get("rope_scaling")
+            config = config if stated else {**config, "rope_parameters": own}
+            by_type = nested_by_layer_type(config, set(kinds), longest, head_dim, source, theta)
         by_type[CONVOLUTION] = Rotary(theta, None, 0, 0)
         used = [kind for kind in by_type if kind in kinds]
         return tuple(by_type[kind] for kind in used), tuple(used.index(kind) for kind in kinds)

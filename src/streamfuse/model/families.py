@@ -24,8 +24,8 @@ Activation = Literal["silu", "gelu_tanh"]
 CONVOLUTION = "conv"  # in `layer_types`: a layer with a short convolution in place of attention
 # Layers with a sliding window where `layer_types` is missing or not read: none, with `use_sliding_window` those from
 # `max_window_layers` on or those without a rotary embedding, all if `sliding_window` is a number, all except every
-# n-th, where n is `sliding_window_pattern`, or every fourth except the first, with full attention two layers later
-# (LFM3).
+# n-th, where n is `sliding_window_pattern`, or layers 4, 8, 12 and so on, with full attention in layers 2, 6, 10 and so
+# on and convolutions in the others (LFM3).
 Sliding = Literal["none", "from", "without rotary", "all", "pattern", "fourths"]
 
 _PREFIX = "model."

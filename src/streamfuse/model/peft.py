@@ -152,10 +152,13 @@ def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str
 def _tunable(config: ModelConfig) -> str:
     """The projections that an adapter may tune, by their names in the base's checkpoint."""
     family = FAMILIES[config.architecture]
-    stored = {own.rpartition(".")[2]: name for name, own in family.names.items()}
-    fused = {part.rpartition(".")[2] for whole, parts in family.fused.items() for part in parts if "conv." not in whole}
-    names = [name for name in PROJECTIONS if name not in fused]
-    return ", ".join(dict.fromkeys(stored.get(name, name).rpartition(".")[2] for name in names))
+    stored = {own: name for name, own in family.names.items()}
+    fused = {part for parts in family.fused.values() for part in parts}
+    mixers = ["self_attn", *["conv"] * any(config.layer_convolutions)]
+    owners = {name: ["mlp"] if name in PROJECTIONS[4:] else mixers for name in PROJECTIONS}
+    own = (f"{owner}.{name}" for name in PROJECTIONS for owner in owners[name])
+    names = (stored.get(name, name).rpartition(".")[2] for name in own if name not in fused)
+    return ", ".join(dict.fromkeys(names))
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ class Rotary:
         scaling: as `rope_of` gives it; None: no scaling.
         size: how many numbers of each head are rotated, an even number; 0: none, the layers have no positions.
         spread: the number in the exponents of the frequencies, theta ** (-2i / spread): `size`, or all numbers of a
-            head (`proportional`). In a checkpoint, the numbers that are rotated together are half as many apart.
+            head (`proportional`). In a checkpoint, number i is rotated with number i + spread / 2.
     """
 
     theta: float
@@ -51,16 +51,20 @@ def rotary_of(
     base, scaling = rope_of(config, longest, source, theta)
     name = _settings_of(config)
     rope = config.get(name) or {}
-    share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
-    proportional = rope.get("rope_type") == "proportional"
+    stated = (settings.get("partial_rotary_factor") for settings in (rope, config))
+    share = next((found for found in stated if found is not None), 1.0)
+    proportional = _kind_of(rope) == "proportional"
     if share != 1.0 and not (partial or proportional):
         raise CheckpointError(f"{source}: {name}: partial_rotary_factor {share!r:.40} is not supported (only 1.0 is)")
-    size = int(head_dim * share) if isinstance(share, (int, float)) and 0 < share <= 1 else 1
-    size -= size % 2 if proportional and size > 1 else 0
-    if size % 2 or not size:
+    size = int(head_dim * share) if isinstance(share, (int, float)) and 0 <= share <= 1 else -1
+    if proportional and size >= 0:  # it may also rotate nothing
+        size -= size % 2
+    if size % 2 or (not size and not proportional):
         raise CheckpointError(
             f"{source}: partial_rotary_factor {share!r:.40} must rotate an even number of a head's {head_dim} numbers"
         )
+    if size == 0:
+        return Rotary(base, None, 0, 0)
     if scaling is not None and len(scaling.get("short_factor", range(size // 2))) != size // 2:
         raise CheckpointError(f"{source}: {name}: short_factor must have {size // 2} numbers")
     return Rotary(base, scaling, size, head_dim if proportional else size)
@@ -70,7 +74,7 @@ def with_base_of_alpha(config: dict[str, Any], head_dim: int, source: str, theta
     """Settings with the base that `alpha` of a `dynamic` scaling asks for (HunYuan), and no scaling."""
     name = _settings_of(config)
     rope = config.get(name)
-    if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type")) != "dynamic" or not rope.get("alpha"):
+    if not isinstance(rope, dict) or _kind_of(rope) != "dynamic" or not rope.get("alpha"):
         return config
     if head_dim <= 2:
         raise CheckpointError(f"{source}: {name}: alpha needs heads of more than {head_dim} numbers")
@@ -83,7 +87,8 @@ def with_base_of_alpha(config: dict[str, Any], head_dim: int, source: str, theta
 def by_layer_type(
     config: dict[str, Any], longest: int, head_dim: int, source: str, theta: float, local_theta: float
 ) -> dict[str, Rotary]:
-    """The rotary embeddings of layers with full attention and with a sliding window, which have their own base.
+    """The rotary embeddings of layers with full attention and with a sliding window, which have their own base, in
+    Gemma 3 and OLMo 3.
 
     As in transformers, `rope_scaling` applies to layers with full attention.
     """
@@ -102,12 +107,32 @@ def by_layer_type(
     }
 
 
+def nested_by_layer_type(
+    config: dict[str, Any], kinds: Collection[str], longest: int, head_dim: int, source: str, theta: float
+) -> dict[str, Rotary]:
+    """The rotary embeddings of the `kinds` of layers with attention, each with settings of its own (LFM3)."""
+    name, found = _settings_of(config), dict[str, Rotary]()
+    nested = config.get(name)
+    others = {key: value for key, value in config.items() if key not in ("rope_parameters", "rope_scaling")}
+    for kind in ("full_attention", "sliding_attention"):
+        own = nested.get(kind) if isinstance(nested, dict) else None
+        if kind in kinds and not isinstance(own, dict):
+            raise CheckpointError(f"{source}: {name} must have an object {kind!r}, with the settings of these layers")
+        if kind in kinds:
+            found[kind] = rotary_of({**others, name: own}, longest, head_dim, source, theta)
+    return found
+
+
 def trained_length(rotaries: Sequence[Rotary], longest: int) -> int:
     """The longest context: that of the training where longer ones have other frequencies (LongRoPE) or scaled queries
     (Ministral 3)."""
     scalings = [rotary.scaling for rotary in rotaries if rotary.scaling is not None]
     limited = [one for one in scalings if one["rope_type"] == "longrope" or _QUERY_SCALING in one]
     return min([longest, *(scaling["original_max_position_embeddings"] for scaling in limited)])
+
+
+def _kind_of(rope: dict[str, Any]) -> Any:
+    return rope.get("rope_type", rope.get("type", "default"))
 
 
 def _settings_of(config: dict[str, Any]) -> str:
@@ -134,7 +159,7 @@ def rope_of(
             raise CheckpointError(f"{source}: {name} has settings per layer type ({key}), which are not supported")
     _check_theta(config, rope, name, source)
     theta = Fields({"rope_theta": rope.get("rope_theta") or config.get("rope_theta")}, source)
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = _kind_of(rope)
     if kind in ("su", "yarn") and "short_factor" in rope:  # older names of LongRoPE
         kind = "longrope"
     if rope.get(_QUERY_SCALING) and kind != "yarn":

@@ -264,11 +264,11 @@ class Closing(nn.Module):
         self.size, self.intermediate = mlp.down_proj.out_features, mlp.up_proj.out_features
         self.norm = None if block.post_attention_layernorm is None else block.post_attention_layernorm.weight
         self.eps = eps_of(block.post_attention_layernorm, block.mlp_output_norm)
-        self.gate_eps = eps_of(block.input_layernorm)
         g_proj, o_proj = block.mixer.g_proj, block.mixer.o_proj
-        self.heads = block.mixer.num_heads
-        self.gate_norm = None if block.input_layernorm is None else block.input_layernorm.weight
         self.register_buffer("g_weight", None if g_proj is None else pack(g_proj.weight, "attention"))
+        if g_proj is not None:
+            self.heads, self.gate_eps = g_proj.out_features, eps_of(block.input_layernorm)
+            self.gate_norm = None if block.input_layernorm is None else block.input_layernorm.weight
         self.register_buffer("o_weight", pack(o_proj.weight, "attention"))
         self.register_buffer("o_bias", None if o_proj.bias is None else o_proj.bias.detach())
         self.register_buffer("gate_up", pack(interleave_gate_up(mlp.gate_proj.weight, mlp.up_proj.weight), "mlp"))

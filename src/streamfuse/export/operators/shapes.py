@@ -178,7 +178,7 @@ def gate_heads(x: Tensor, gates: Tensor) -> Tensor:
     check(gates.dim() == 2 and gates.dtype == torch.float32, "gates must be float32 [rows, heads]")
     check(gates.shape[0] == x.shape[0], f"gates must have the {x.shape[0]} rows of x")
     heads, size = gates.shape[1], x.shape[1]
-    check(heads > 0 and size % heads == 0, f"x must have a multiple of {heads} columns, one for each gate")
+    check(heads > 0 and size % heads == 0, f"the columns of x must be a multiple of {heads}, the number of gates")
     return x.new_empty(x.shape)
 
 
