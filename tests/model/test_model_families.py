@@ -111,6 +111,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite 4": ("GraniteMoeHybrid", {**GRANITE_4, "position_embedding_type": "rope"}),
     "granite 4 without positions": ("GraniteMoeHybrid", {**GRANITE_4, "attention_bias": True}),
     "hunyuan": ("HunYuanDenseV1", {"head_dim": 8}),
+    "hunyuan with yarn": ("HunYuanDenseV1", {"head_dim": 8, "rope_parameters": YARN}),
     "hunyuan with alpha": (
         "HunYuanDenseV1",
         {

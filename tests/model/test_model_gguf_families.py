@@ -19,7 +19,11 @@ from gguf_samples import GEMMA_SPECIAL, Source, gemma_pieces
 from tokenizers import Tokenizer
 
 from streamfuse.model.checkpoint import load_base
+from streamfuse.model.config import ModelConfig
+from streamfuse.model.fields import CheckpointWarning
 from streamfuse.model.gguf import convert
+from streamfuse.model.gguf_settings import Metadata, config_of
+from streamfuse.model.transformer import rotary_tables
 from streamfuse.runtime.text import Tokenizer as RuntimeTokenizer
 
 GEMMA = {"num_hidden_layers": 7, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8}
@@ -113,6 +117,7 @@ def test_an_olmo_gguf_gives_the_same_model(tmp_path: Path) -> None:
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0}
+YARN_FACTOR = 1.138629436111989  # as OLMo 3's config.json has it: 0.1 ln(factor) + 1
 YARN_FIELDS = {"type": "yarn", "factor": 4.0, "original_context_length": 64, "yarn_beta_fast": 32.0}
 HEADS = {"head_dim": 16, "hidden_size": 64}
 WINDOWS = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]
@@ -142,13 +147,14 @@ FILES = {
     "mistral3 without scaling": File({"rope_parameters": {"rope_type": "default"}, **HEADS}, {}, "tekken"),
     "olmo2 with windows": File(
         {
-            "rope_scaling": YARN,
+            "rope_scaling": {**YARN, "attention_factor": YARN_FACTOR},
             "rope_theta": 500000.0,
             "sliding_window": 7,
             "layer_types": WINDOWS,
         },
         {
             **{f"rope.scaling.{key}": value for key, value in YARN_FIELDS.items()},
+            "rope.scaling.yarn_attn_factor": YARN_FACTOR,
             "attention.sliding_window": 7,
             "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in WINDOWS],
         },
@@ -165,7 +171,16 @@ FILES = {
     "minicpm without scales": File(
         {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256, "rms_norm_eps": 1e-5}
     ),
-    "hunyuan-dense": File({"rope_theta": 500000.0, **HEADS}, {"rope.freq_base": 500000.0}, "hunyuan-dense"),
+    "hunyuan-dense": File(
+        {"rope_scaling": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0}, **HEADS},
+        {
+            "rope.freq_base": 10000.0 * 1000.0 ** (16 / 14),
+            "rope.scaling.type": "none",
+            "rope.scaling.factor": 1.0,
+            "rope.scaling.original_context_length": 262144,
+        },
+        "hunyuan",
+    ),
     "qwen2vl": File({"attention_bias": True, **HEADS}, {"rope.dimension_sections": [2, 3, 3, 0]}, "qwen2"),
     "qwen3vl": File({**HEADS}, {"rope.dimension_sections": [2, 3, 3, 0], "n_deepstack_layers": 3}, "qwen2"),
 }
@@ -181,10 +196,51 @@ def test_a_gguf_of_a_family_gives_the_same_model(name: str, tmp_path: Path) -> N
     found = load_base(converted(source, tmp_path))
     expected = source.model.state_dict()
     marks = {"bos_token_id": config.bos_token_id, "eos_token_ids": config.eos_token_ids}
-    assert dataclasses.replace(found.config, **marks) == config
+    ours, wanted = (
+        dataclasses.replace(one, rotaries=tuple(dataclasses.replace(r, theta=0.0, scaling=None) for r in one.rotaries))
+        for one in (dataclasses.replace(found.config, **marks), config)
+    )
+    assert ours == wanted
+    for tables, others in zip(rotary_tables(found.config, 64), rotary_tables(config, 64), strict=True):
+        torch.testing.assert_close(tables, others, atol=1e-5, rtol=0)  # a file has its numbers in float32
     assert found.state_dict().keys() == expected.keys()
     for tensor, value in found.state_dict().items():
         torch.testing.assert_close(value, expected[tensor], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("layers", "windows"), [(64, [4096, 4096, 4096, None]), (30, [None] * 4)])
+def test_an_exaone_file_without_a_window_has_that_of_its_size(layers: int, windows: list[int | None]) -> None:
+    values = {"general.architecture": "exaone4", "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.eos_token_id": 0}
+    sizes = {"embedding_length": 64, "feed_forward_length": 96, "block_count": layers, "attention.head_count": 4}
+    longest = {"context_length": 131072, "rope.freq_base": 1e6, "rope.freq_base_swa": 1e6}
+    metadata = {**values, **{f"exaone4.{key}": value for key, value in {**sizes, **longest}.items()}}
+    found = ModelConfig.from_hf({**config_of(Metadata(metadata, Path("m.gguf"))), "vocab_size": 1})
+    assert list(found.layer_windows[:4]) == windows
+
+
+def test_the_factors_of_longrope_are_tensors_of_a_minicpm_file(tmp_path: Path) -> None:
+    short = [1.0 + i / 4 for i in range(4)]
+    scaling = {"rope_type": "longrope", "short_factor": short, "long_factor": short, "attention_factor": 1.0}
+    own = {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256, "rms_norm_eps": 1e-5}
+    source = Source("minicpm", tied=True, rope_scaling=scaling, head_dim=8, **own)
+    source.rms_eps = 1e-5
+    source.fields |= {"minicpm.rope.scaling.type": "longrope", "minicpm.attention.key_length": 8}
+    for name, values in (("short", short), ("long", [2.0] * 4)):
+        source.tensors[f"rope_factors_{name}.weight"] = np.array(values, np.float32)
+    found = load_base(converted(source, tmp_path))
+    ids = torch.randint(0, found.config.vocab_size, (1, 24))
+    torch.testing.assert_close(found(ids), source.model(ids), atol=1e-4, rtol=1e-4)
+
+
+def test_a_token_of_ordinary_text_does_not_end_answers(tmp_path: Path) -> None:
+    source = Source("hunyuan-dense", **HEADS)
+    source.pre = "hunyuan"
+    source.skip = {"eos"}
+    source.fields |= {"tokenizer.ggml.eos_token_id": 3, "tokenizer.ggml.eot_token_id": 1}
+    with pytest.warns(CheckpointWarning, match=r"eos_token_id names .*, a token of ordinary text"):
+        folder = converted(source, tmp_path)
+    assert load_base(folder).config.eos_token_ids == (1,)
+    assert json.loads((folder / "tokenizer_config.json").read_text())["eos_token"] == "<|im_end|>"
 
 
 @pytest.mark.parametrize(
@@ -193,6 +249,7 @@ def test_a_gguf_of_a_family_gives_the_same_model(name: str, tmp_path: Path) -> N
         ("tekken", "HelloWorld don't 1234", ["Hello", "World", " don", "'t", " ", "1", "2", "3", "4"]),
         ("exaone4", "HelloWorld don't 1234", ["HelloWorld", " don", "'t", " 1234"]),
         ("hunyuan-dense", "Hello.World 12345", ["Hello", ".World", " ", "123", "45"]),
+        ("hunyuan", "Hello.World 12", ["Hello", ".World", " ", "1", "2"]),
         ("minicpm5", "HelloWorld don't 12345", ["HelloWorld", " don", "'t", " ", "123", "45"]),
     ],
 )

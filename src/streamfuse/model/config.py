@@ -301,6 +301,7 @@ def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
         value = config.get(name, family.defaults.get(name))
         if name not in family.reads and value is not None and value not in neutral:
             only = f" (only {neutral[0]!r} is)" if neutral else ""
+            only += "; without this field, attention is dense" if name == "sparse_config" else ""
             raise CheckpointError(f"{source}: {name} {value!r:.40} is not supported{only}")
     known, field = ACTIVATIONS[family.activation], family.activation_field
     if (value := config.get(field)) is not None and value not in known:

@@ -173,7 +173,7 @@ def _tokenizer_config(fields: Metadata, config: dict[str, Any], added: list[dict
         "tokenizer_class": "PreTrainedTokenizerFast",
         "chat_template": fields.get("tokenizer.chat_template") or _named_templates(fields),
         "bos_token": None if bos is None else tokens[bos],
-        "eos_token": tokens[fields["tokenizer.ggml.eos_token_id"]],
+        "eos_token": tokens[config["eos_token_id"][0]],
         "model_max_length": config["max_position_embeddings"],
         "added_tokens_decoder": {
             str(token["id"]): {name: value for name, value in token.items() if name != "id"} for token in added

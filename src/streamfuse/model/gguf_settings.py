@@ -7,16 +7,18 @@ llama.cpp's defaults.
 from __future__ import annotations
 
 import re
+import struct
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .families import ARCHITECTURES as HF_ARCHITECTURES
-from .fields import ADD_A_FAMILY, CheckpointError
+from .fields import ADD_A_FAMILY, CheckpointError, CheckpointWarning
 
 # The version of what gguf.py makes of a file, in its source.json. A correction raises it, so that files which were
 # converted before are converted again.
-CONVERSION = 1
+CONVERSION = 2
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
@@ -47,6 +49,7 @@ _GRANITE_SCALES = {
 _GEMMA_PATTERN, _GEMMA_LOCAL_BASE = 6, 10000.0
 _GEMMA_27B_LAYERS = 62  # its attention's scale is not that of the head's size
 _OLMO_3_PATTERN = _EXAONE_PATTERN = 4
+_EXAONE_32B_LAYERS, _EXAONE_32B_WINDOW = 64, 4096
 _WINDOWS = {"attention.sliding_window", "attention.sliding_window_pattern"}
 _SECTIONS = "rope.dimension_sections"  # of positions in an image; those of a text are equal in all sections
 _OWN_READ = {
@@ -54,7 +57,7 @@ _OWN_READ = {
     "minicpm": {"embedding_scale", "residual_scale", "logit_scale", "rope.scaling.attn_factor"},
     "gemma3": {*_WINDOWS, "rope.freq_base_swa"},
     "olmo2": {*_WINDOWS, "rope.freq_base_swa"},
-    "exaone4": _WINDOWS,
+    "exaone4": {*_WINDOWS, "rope.freq_base_swa"},
     "mistral3": {"attention.temperature_scale", "rope.scaling.yarn_log_multiplier"},
     "phi3": {"attention.sliding_window", "rope.dimension_count", "rope.scaling.attn_factor"},
     "lfm2": {"shortconv.l_cache"},
@@ -62,8 +65,10 @@ _OWN_READ = {
     "qwen2vl": {_SECTIONS},
     "qwen3vl": {_SECTIONS, "n_deepstack_layers"},
 }
+_YARN_FACTORS = ("yarn_attn_factor", "attn_factor")  # new and old name
 LONGROPE = ("phi3", "minicpm")  # architectures that can have tensors with the factors of LongRoPE
 _OWN_SAYS = {"granite": {"rope.scaling.finetuned"}}  # fields that have an effect in this family alone
+NORMAL, CONTROL = 1, 3  # types of tokens
 # Words that end a turn, for files without the field that names the token.
 _TURN_ENDS = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|end|>")
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -217,20 +222,26 @@ def _own_settings(
             "layer_types": _layer_types(pattern, window, layers),
         }
     if architecture == "exaone4" or hf_architecture(fields) == "Olmo3ForCausalLM":
-        window = get("attention.sliding_window") or None
-        usual = _EXAONE_PATTERN if architecture == "exaone4" else _OLMO_3_PATTERN
+        exaone = architecture == "exaone4"
+        usual_window = _EXAONE_32B_WINDOW if exaone and layers == _EXAONE_32B_LAYERS else None
+        window = get("attention.sliding_window", usual_window) or None
+        usual = _EXAONE_PATTERN if exaone else _OLMO_3_PATTERN
         pattern = fields.get(f"{architecture}.attention.sliding_window_pattern", usual)
         windows = {"sliding_window": window, "layer_types": _layer_types(pattern, window, layers)}
-        if architecture == "exaone4":
-            return windows
-        return {**windows, "rope_local_base_freq": decimal(get("rope.freq_base_swa", get("rope.freq_base", 10000.0)))}
+        base = get("rope.freq_base", 10000.0)
+        local = get("rope.freq_base_swa", base)
+        if not exaone:
+            return {**windows, "rope_local_base_freq": decimal(local)}
+        if window and local != base:  # only layers with a window have a rotary embedding
+            return {**windows, "rope_theta": decimal(local)}
+        return windows
     if architecture == "mistral3":
         return _ministral_rope(fields)
     if architecture == "minicpm":  # older files have no scales: those of MiniCPM 2B
         return {
             "scale_emb": decimal(get("embedding_scale", 12.0)),
-            "scale_depth": decimal(get("residual_scale", 1.4 / layers**0.5) * layers**0.5),
-            "dim_model_base": decimal(hidden / get("logit_scale", hidden / 256)),
+            "scale_depth": _six_digits(get("residual_scale", 1.4 / layers**0.5) * layers**0.5),
+            "dim_model_base": _six_digits(hidden / get("logit_scale", hidden / 256)),
             "original_max_position_embeddings": get("rope.scaling.original_context_length"),
         }
     if architecture == "phi3":
@@ -299,10 +310,26 @@ def _ends(fields: Metadata) -> list[int]:
     turn = fields.get("tokenizer.ggml.eot_token_id")
     if turn is None:
         turn = next((tokens.index(word) for word in _TURN_ENDS if word in tokens), None)
+    ends = [end_of_text(fields), turn, fields.get("tokenizer.ggml.eom_token_id")]
+    return list(dict.fromkeys(end for end in ends if end is not None and end < len(tokens)))
+
+
+def end_of_text(fields: Metadata) -> int:
+    """The token of the field `eos_token_id`, or that of the end of a turn if the former is a token of ordinary text:
+    files of Hunyuan 7B name "$"."""
     if (eos := fields.token("eos")) is None:
         raise CheckpointError(f"{fields.path}: field 'tokenizer.ggml.eos_token_id' is missing")
-    ends = [eos, turn, fields.get("tokenizer.ggml.eom_token_id")]
-    return list(dict.fromkeys(end for end in ends if end is not None and end < len(tokens)))
+    types, turn = fields.get("tokenizer.ggml.token_type") or [], fields.get("tokenizer.ggml.eot_token_id")
+    if turn is None or not max(eos, turn) < len(types) or (types[eos], types[turn]) != (NORMAL, CONTROL):
+        return eos
+    words = fields["tokenizer.ggml.tokens"]
+    warnings.warn(
+        f"{fields.path}: tokenizer.ggml.eos_token_id names {words[eos]!r}, a token of ordinary text; {words[turn]!r}, "
+        "the end of a turn, is used instead",
+        CheckpointWarning,
+        stacklevel=2,
+    )
+    return int(turn)
 
 
 def sampling_of(fields: Metadata) -> dict[str, Any]:
@@ -320,6 +347,13 @@ def sampling_of(fields: Metadata) -> dict[str, Any]:
 
 def decimal(value: float) -> float:
     """The value in the original config: the shortest decimal that rounds to the float32 in the file."""
+    wanted = struct.pack("f", value)
+    found = (float(f"{value:.{digits}g}") for digits in range(6, 9))
+    return next((number for number in found if struct.pack("f", number) == wanted), float(f"{value:.9g}"))
+
+
+def _six_digits(value: float) -> float:
+    """A number that is computed from float32 ones, without their rounding errors."""
     return float(f"{value:.6g}")
 
 
@@ -348,11 +382,14 @@ def _check_others(fields: Metadata, architecture: str, head_dim: int) -> None:
         "rope.scaling.yarn_attn_factor": (1.0,),
         "rope.scaling.yarn_ext_factor": (1.0, -1.0),
     }
+    yarn = fields.get(f"{architecture}.rope.scaling.type") == "yarn"
     for name, value in fields.values.items():
         owner, _, key = name.partition(".")
         if owner != architecture or key in _READ or key in _SAYS_NOTHING - _OWN_SAYS.get(architecture, set()):
             continue
         if key in _OWN_READ.get(architecture, ()):
+            continue
+        if key in (f"rope.scaling.{name}" for name in _YARN_FACTORS) and yarn:
             continue
         if key in neutral:
             own = _one(fields, name, value)
@@ -381,4 +418,8 @@ def _rope_scaling(fields: Metadata, architecture: str) -> dict[str, Any] | None:
         names = {"original_max_position_embeddings": "original_context_length", "beta_fast": "yarn_beta_fast",
                  "beta_slow": "yarn_beta_slow"}  # fmt: skip
         scaling |= {name: get(f"scaling.{key}") for name, key in names.items() if get(f"scaling.{key}")}
+        # That of config.json, from which the converter copies it; llama.cpp computes its own.
+        stated = (get(f"scaling.{key}") for key in _YARN_FACTORS)
+        if factor := next((found for found in stated if found not in (None, 0.0, 1.0)), None):
+            scaling["attention_factor"] = decimal(factor)
     return scaling

@@ -1,6 +1,7 @@
 """Builds tokenizer.json from a GGUF's vocabulary: byte-level BPE (`gpt2`) and SentencePiece BPE (`llama`).
 
-The tokens of a text are those that llama.cpp splits it into.
+The tokens of a text are those that llama.cpp splits it into; with `tekken` and `gpt-4o` they are those of the model's
+own tokenizer, whose expression llama.cpp approximates where letters have combining marks.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .fields import CheckpointError
-from .gguf_settings import Metadata
+from .gguf_settings import CONTROL, NORMAL, Metadata
 from .tokenizer_file import added_token, around, byte_level, byte_level_bpe, merges_of, sentencepiece_bpe
 
 # Pre-tokenizers by the GGUF's own key; each splits text before byte-level BPE.
@@ -44,13 +45,14 @@ _SPLIT_PATTERNS = {
     "dbrx": _THREE_DIGITS,
     "smaug-bpe": _THREE_DIGITS,  # SmolLM3
     "qwen2": _ONE_DIGIT,
+    "hunyuan": _ONE_DIGIT,
     "deepseek-r1-qwen": _ONE_DIGIT,
     "gpt-4o": _CASED_WORDS,
     "tekken": _TEKKEN,
 }
 # Tokens of phi3 that do not remove the spaces after them; all other added ones do.
 _PHI_KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # token types
+_UNKNOWN, _USER_DEFINED, _UNUSED, _BYTE = 2, 4, 5, 6  # token types
 
 
 def tokenizer_of(fields: Metadata) -> dict[str, Any]:
@@ -68,9 +70,9 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
     tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     strips = kind == "llama" and fields["general.architecture"] == "phi3"
     added = [
-        added_token(i, token, its == _CONTROL, rstrip=strips and token not in _PHI_KEEPS_SPACES)
+        added_token(i, token, its == CONTROL, rstrip=strips and token not in _PHI_KEEPS_SPACES)
         for i, (token, its) in enumerate(zip(tokens, types, strict=True))
-        if its in (_CONTROL, _USER_DEFINED)
+        if its in (CONTROL, _USER_DEFINED)
     ]
     pre = fields.get("tokenizer.ggml.pre", "default")
     begins = _around(fields, "bos", kind == "llama" or pre in _BEGINS)
@@ -96,7 +98,7 @@ def _sentencepiece(
     pieces = {
         token: score
         for token, its, score in zip(tokens, types, scores, strict=True)
-        if its in (_NORMAL, _UNUSED)  # others are never the result of merges
+        if its in (NORMAL, _UNUSED)  # others are never the result of merges
     }
     unknown = fields.token("unknown")
     if unknown is None and _UNKNOWN in types:

@@ -57,7 +57,8 @@ def rotary_tables(config: ModelConfig, length: int) -> list[tuple[Tensor, Tensor
         inverse = rotary.theta ** (-torch.arange(0, turned, dtype=torch.float64) / max(rotary.spread // 2, 1))
         frequencies = torch.from_numpy(scaled_frequencies(inverse.numpy(), rotary.theta, rotary.scaling))
         angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
-        factor = attention_factor(rotary.scaling)
+        # A norm after the rotation would remove the factor.
+        factor = 1.0 if config.query_key_norm == "rotated head" else attention_factor(rotary.scaling)
         cos = F.pad(angles.cos() * factor, (0, half - turned), value=1.0)
         sin = F.pad(angles.sin() * factor, (0, half - turned))
         found.append(((torch.cat([cos, cos], 1) * scale).float(), (torch.cat([sin, sin], 1) * scale).float()))
