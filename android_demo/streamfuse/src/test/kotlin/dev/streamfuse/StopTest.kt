@@ -88,7 +88,7 @@ class StopTest {
         val (there, goOn) = holdAt(1)
         val answer = async(Dispatchers.Default) { chat.send("Why?").toList() }
         assertTrue(there.await(10, SECONDS))
-        val score = async(Dispatchers.Default) { chat.score("Why?", "So.") }
+        val score = async(Dispatchers.Default, CoroutineStart.UNDISPATCHED) { chat.score("Why?", "So.") }
         goOn.countDown()
         assertEquals(-7.0, score.await().logProb)
         assertTrue(answer.await().size <= 2)
