@@ -42,7 +42,8 @@ _GRANITE = {
 }  # fmt: skip
 _LFM2 = {"layer_types": ["conv", "conv", "full_attention"] * 10, "block_auto_adjust_ff_dim": False}
 _LFM3 = {"layer_types": ["conv", "sliding_attention", "full_attention"] * 10, **_WINDOW}
-_HALVES = {"num_attention_heads": 18, "num_key_value_heads": 6, "head_dim": 32}  # a convolution has an even number
+# Convolutions need an even number of heads.
+_HALF_SIZE_HEADS = {"num_attention_heads": 18, "num_key_value_heads": 6, "head_dim": 32}
 _YARN = {"rope_type": "yarn", "rope_theta": 100000.0, "factor": 4.0, "original_max_position_embeddings": 2048}
 _MIXED = ["sliding_attention", "sliding_attention", "full_attention"] * 10
 # By name, what differs from `_SHAPE`; the names are those of docs/model.md.
@@ -69,8 +70,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "helium": ("HeliumForCausalLM", {}),
     "minicpm": ("MiniCPMForCausalLM", {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}),
     "hunyuan_v1_dense": ("HunYuanDenseV1ForCausalLM", {}),
-    "lfm2": ("Lfm2ForCausalLM", {**_LFM2, **_HALVES}),
-    "lfm3": ("Lfm3ForCausalLM", {**_LFM3, **_HALVES}),
+    "lfm2": ("Lfm2ForCausalLM", {**_LFM2, **_HALF_SIZE_HEADS}),
+    "lfm3": ("Lfm3ForCausalLM", {**_LFM3, **_HALF_SIZE_HEADS}),
 }
 _CONTEXT, _PROMPTS, _NEW_TOKENS = 448, 2, 192
 _MARK = "<!-- table: families, written by tools/families.py -->"

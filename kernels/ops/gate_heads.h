@@ -1,4 +1,4 @@
-// gate_heads: the heads of an attention's result times the sigmoids of their gates.
+// gate_heads: attention output, each head scaled by the sigmoid of its gate.
 //
 // Contract (docs/contracts.md, section 7): x and out float32 [rows, heads * head_dim], gates float32 [rows, heads].
 // Row-invariant.

@@ -168,7 +168,7 @@ print("found")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
-def test_libraries_that_are_loaded_later_keep_their_own_exceptions() -> None:
+def test_openvino_works_after_qualcomms_libraries_were_loaded() -> None:
     """OpenVINO throws and catches one when it lists devices; with the vendor's C++ runtime the process would abort."""
     done = subprocess.run([sys.executable, "-c", OTHER_LIBRARY], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "found\n"), done.stderr

@@ -141,7 +141,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "conv_L_cache": 3,
         },
     ),
-    "lfm3, a base for both kinds of layers, and nothing rotated in one": (
+    "lfm3, top-level rope_theta, full attention without RoPE": (
         "Lfm3",
         {
             "head_dim": 16,
@@ -189,7 +189,7 @@ def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
         assert difference.max() <= FLOOR * scale, f"max {difference.max():.2e}, mean {difference.mean():.2e}"
 
 
-def test_minicpm_is_a_granite_with_other_names_of_its_scales(tmp_path: Path) -> None:
+def test_minicpm_equals_granite_with_the_same_multipliers(tmp_path: Path) -> None:
     """transformers has no class for MiniCPM, whose code is with its checkpoints."""
     layers, hidden = SIZES["num_hidden_layers"], SIZES["hidden_size"]
     head_dim = hidden // SIZES["num_attention_heads"]

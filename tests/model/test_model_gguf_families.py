@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import ModelConfig
-from streamfuse.model.fields import CheckpointWarning
+from streamfuse.model.fields import CheckpointError, CheckpointWarning
 from streamfuse.model.gguf import convert
 from streamfuse.model.gguf_settings import Metadata, config_of
 from streamfuse.model.transformer import rotary_tables
@@ -117,7 +117,7 @@ def test_an_olmo_gguf_gives_the_same_model(tmp_path: Path) -> None:
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0}
-YARN_FACTOR = 1.138629436111989  # as OLMo 3's config.json has it: 0.1 ln(factor) + 1
+YARN_FACTOR = 1.25  # OLMo 3's files have one
 YARN_FIELDS = {"type": "yarn", "factor": 4.0, "original_context_length": 64, "yarn_beta_fast": 32.0}
 HEADS = {"head_dim": 16, "hidden_size": 64}
 WINDOWS = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]
@@ -209,7 +209,7 @@ def test_a_gguf_of_a_family_gives_the_same_model(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("layers", "windows"), [(64, [4096, 4096, 4096, None]), (30, [None] * 4)])
-def test_an_exaone_file_without_a_window_has_that_of_its_size(layers: int, windows: list[int | None]) -> None:
+def test_an_exaone4_gguf_without_a_window_has_llama_cpps_default(layers: int, windows: list[int | None]) -> None:
     values = {"general.architecture": "exaone4", "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.eos_token_id": 0}
     sizes = {"embedding_length": 64, "feed_forward_length": 96, "block_count": layers, "attention.head_count": 4}
     longest = {"context_length": 131072, "rope.freq_base": 1e6, "rope.freq_base_swa": 1e6}
@@ -230,14 +230,17 @@ def test_the_factors_of_longrope_are_tensors_of_a_minicpm_file(tmp_path: Path) -
     found = load_base(converted(source, tmp_path))
     ids = torch.randint(0, found.config.vocab_size, (1, 24))
     torch.testing.assert_close(found(ids), source.model(ids), atol=1e-4, rtol=1e-4)
+    source.tensors.clear()
+    with pytest.raises(CheckpointError, match=r"'rope_factors_short.weight' is missing"):
+        converted(source, tmp_path)
 
 
-def test_a_token_of_ordinary_text_does_not_end_answers(tmp_path: Path) -> None:
+def test_eos_that_is_an_ordinary_token_is_replaced_by_eot(tmp_path: Path) -> None:
     source = Source("hunyuan-dense", **HEADS)
     source.pre = "hunyuan"
     source.skip = {"eos"}
     source.fields |= {"tokenizer.ggml.eos_token_id": 3, "tokenizer.ggml.eot_token_id": 1}
-    with pytest.warns(CheckpointWarning, match=r"eos_token_id names .*, a token of ordinary text"):
+    with pytest.warns(CheckpointWarning, match=r"eos_token_id is .*, an ordinary token"):
         folder = converted(source, tmp_path)
     assert load_base(folder).config.eos_token_ids == (1,)
     assert json.loads((folder / "tokenizer_config.json").read_text())["eos_token"] == "<|im_end|>"

@@ -112,7 +112,7 @@ def test_a_base_that_a_scaling_replaces_is_said() -> None:
         ({"rope_scaling": {"type": "alibi", "factor": 2.0}}, "'alibi' is not supported"),
         (
             {"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 1.1}},
-            "must rotate an even number",
+            "partial_rotary_factor must be a number from 0 to 1",
         ),
         ({**WRITTEN_BY_5, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "settings per layer type .full_attention"),

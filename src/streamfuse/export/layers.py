@@ -137,22 +137,22 @@ class Form:
         """The pruner of a method of `rows` nodes."""
         return Survivors(edges, rows, keep, ordered, threshold)
 
-    def attention(self, capacity: int, positions: int, scale: float, window: int | None) -> nn.Module:
+    def attention(self, capacity: int, cache_size: int, scale: float, window: int | None) -> nn.Module:
         """query, key, value, key cache, value cache, cache_length, visible, position_ids -> [R, Hq * D].
 
-        With a window, a row attends to that many positions up to its own. Caches have `positions` positions, or those
-        of the whole context (`capacity`), for comparison.
+        With a window, a row attends to that many positions up to its own. The caches have `cache_size` positions, or
+        `capacity` where tests compare a ring buffer with a whole cache.
         """
-        return Attention(capacity, positions, scale, window)
+        return Attention(capacity, cache_size, scale, window)
 
-    def convolution(self, capacity: int, positions: int, convolution: ShortConvolution) -> nn.Module:
+    def convolution(self, capacity: int, cache_size: int, convolution: ShortConvolution) -> nn.Module:
         """A short convolution in place of attention, over a window of its taps: inputs and result are those of
         `attention`; key and value are the two halves of the convolution's input."""
-        return GatedConvolution(capacity, positions, convolution)
+        return GatedConvolution(capacity, cache_size, convolution)
 
     def cache_positions(self, capacity: int, window: int | None) -> int:
-        """Positions in the caches of layers with a window, the longest of which is `window`: fewer than the context if
-        they are ring buffers."""
+        """Positions of every ring buffer of a model whose longest window is `window`; `capacity` if that is not less,
+        or if no layer has a window."""
         return layout.cache_positions(capacity, window)
 
     def gate(self, block: Block) -> nn.Module | None:
@@ -192,7 +192,7 @@ class Opening(Layer):
         layers = (a.q_proj, a.k_proj, a.v_proj)
         self.qkv_proj = form.adapted("attention", layers, adapters, "q_proj", "k_proj", "v_proj")
         self.norm_wide, self.q_norm, self.k_norm = a.query_key_norm == "width", None, None
-        self.norm_rotated = a.query_key_norm == "rotated head"
+        self.norm_after_rope = a.query_key_norm == "head after rope"
         if a.query_key_norm != "none":
             axis = 1 if self.norm_wide else 2
             norms = block.self_attn.q_norm, block.self_attn.k_norm
@@ -209,13 +209,13 @@ class Opening(Layer):
         if self.convolves:
             read = qk[:, self.heads :] * v
             return qk[:, : self.heads], read[:, : self.heads // 2], read[:, self.heads // 2 :]
-        qk = qk if self.norm_rotated else self.heads_normed(qk)
+        qk = qk if self.norm_after_rope else self.norm_heads(qk)
         half = self.dim // 2
         qk = qk * cos + torch.cat([-qk[..., half:], qk[..., :half]], dim=-1) * sin
-        qk = self.heads_normed(qk) if self.norm_rotated else qk
+        qk = self.norm_heads(qk) if self.norm_after_rope else qk
         return qk[:, : self.heads], qk[:, self.heads :], v
 
-    def heads_normed(self, qk: Tensor) -> Tensor:
+    def norm_heads(self, qk: Tensor) -> Tensor:
         """Heads of q and k on axis 1, with norms of each head if the model has those."""
         if self.q_norm is None or self.k_norm is None or self.norm_wide:
             return qk
@@ -230,7 +230,7 @@ class Opening(Layer):
 
 
 class Closing(Layer):
-    """Gates of the heads, output projection, the gated MLP, norms, and both residual additions.
+    """Attention gates, output projection, the gated MLP, norms, and both residual additions.
 
     Features are on axis 1, as in the Neural Engine's layout.
     """
@@ -262,7 +262,7 @@ class Closing(Layer):
 
 
 class Gate(nn.Module):
-    """The heads of an attention's result times the sigmoids of their gates, products of the layer's normalized input.
+    """Attention output, each head scaled by the sigmoid of its gate, a product of the layer's normalized input.
 
     Features are on axis 1, as in the Neural Engine's layout.
     """
@@ -362,10 +362,10 @@ class Attention(nn.Module):
     """Cached and new rows as two segments under one softmax; the whole cache is read, and invalid positions are masked,
     as are those before a row's window."""
 
-    def __init__(self, capacity: int, positions: int, scale: float, window: int | None = None) -> None:
+    def __init__(self, capacity: int, cache_size: int, scale: float, window: int | None = None) -> None:
         super().__init__()
         self.scale, self.window = scale, window
-        self.cached = CachedPositions(capacity, positions)
+        self.cached = CachedPositions(capacity, cache_size)
 
     def scores(self, query: Tensor, key: Tensor, key_cache: Tensor) -> Tensor:
         return scores(query, key, key_cache)
@@ -399,10 +399,10 @@ class GatedConvolution(nn.Module):
 
     taps: Tensor  # [taps, h], oldest row first; the last one multiplies the row itself
 
-    def __init__(self, capacity: int, positions: int, convolution: ShortConvolution) -> None:
+    def __init__(self, capacity: int, cache_size: int, convolution: ShortConvolution) -> None:
         super().__init__()
         self.register_buffer("taps", taps_of(convolution))
-        self.cached = CachedPositions(capacity, positions)
+        self.cached = CachedPositions(capacity, cache_size)
 
     def forward(
         self,
@@ -425,9 +425,10 @@ class GatedConvolution(nn.Module):
 
 
 class CachedPositions(nn.Module):
-    """cache_length [1], C -> the positions in a cache of C positions, int [C], and whether each is valid, bool [C].
+    """cache_length [1], C -> the position held by each row of a cache of C rows, int [C], and whether it is valid,
+    bool [C].
 
-    C is `ring_size`, and position t is at t modulo C; or it is `capacity`, for a whole cache.
+    With `ring_size` rows, position t is in row t modulo C; with `capacity` rows, in row t.
     """
 
     positions: Tensor  # int [capacity]

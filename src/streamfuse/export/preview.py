@@ -341,9 +341,12 @@ def _delegates(config: ExportConfig, method: str, layers: int) -> int:
 
 
 def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dict[str, int]) -> dict[str, int]:
-    """With the kernels: four per layer, or six with norms after its halves; three more with a convolution (a
-    multiplication and two slices), two with gates, and two with norms after the rotary embedding; two look-ups per
-    rotary embedding, the embedding and its factor, and the head. Empty for other backends."""
+    """Calls of the kernels' operators by method; empty for other backends.
+
+    Each layer: 4, or 6 with norms after attention and MLP; 3 more with a convolution (a multiplication and two slices),
+    2 with gates, 2 with norms after the rotary embedding. Each method: 2 look-ups per rotary embedding, the embedding
+    and its factor, and the head.
+    """
     if not config.kernels:
         return {}
     carrying = {f"verify_{rows}": bool(nodes) for rows, _, nodes in config.shapes.verify}
@@ -359,7 +362,7 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
         partial = name == "prefill"  # of the last layer, only keys and values
         closed = model_config.layer_convolutions[first : model_config.num_layers - partial]
         gates = 2 * closed.count(False) if model_config.attention_gate else 0
-        weights = 2 * count - partial if model_config.query_key_norm == "rotated head" else 0
+        weights = 2 * count - partial if model_config.query_key_norm == "head after rope" else 0
         found[name] = each * count + 3 * convolutions + gates + weights + 2 * len(set(turns)) + start + end
     return found
 

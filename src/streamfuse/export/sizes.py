@@ -209,7 +209,7 @@ def _mixer_floats(model_config: ModelConfig, layer: int) -> int:
     if model_config.layer_convolutions[layer]:
         return model_config.hidden_size * (model_config.layer_windows[layer] or 0)
     query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim
-    heads = {"none": 0, "head": 2, "rotated head": 2, "width": model_config.num_heads + model_config.num_kv_heads}
+    heads = {"none": 0, "head": 2, "head after rope": 2, "width": model_config.num_heads + model_config.num_kv_heads}
     biases = query + 2 * kv if model_config.attention_bias else 0
     norms = heads[model_config.query_key_norm] * model_config.head_dim
     return norms + biases + model_config.hidden_size * model_config.output_bias

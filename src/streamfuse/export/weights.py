@@ -187,9 +187,9 @@ class Weights(nn.Module):
         elif config.num_streams:
             self.insert = Insert(form, model)
             self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)
-        self.window_positions = form.cache_positions(shapes.capacity, base.config.longest_window)
+        self.ring_size = form.cache_positions(shapes.capacity, base.config.longest_window)
         windows = base.config.layer_windows
-        self.cache_positions = [shapes.capacity if one is None else self.window_positions for one in windows]
+        self.cache_positions = [shapes.capacity if one is None else self.ring_size for one in windows]
         self.attentions = nn.ModuleList(self._attentions(base.blocks, form))
         self.rotary = Rotary(base.config, shapes.capacity + config.num_streams + 1)
         self.norm, self.pruner = base.norm, model.pruner if config.pruner_rank else None
@@ -208,12 +208,12 @@ class Weights(nn.Module):
     def _attentions(self, blocks: Sequence[Block], form: Form) -> Iterator[nn.Module]:
         """One for each layer; those without weights are shared."""
         capacity, kinds = self.shapes.capacity, dict[int | None, nn.Module]()
-        for block, positions in zip(blocks, self.cache_positions, strict=True):
+        for block, cache_size in zip(blocks, self.cache_positions, strict=True):
             if block.convolves:
-                yield form.convolution(capacity, positions, block.conv)
+                yield form.convolution(capacity, cache_size, block.conv)
                 continue
             if block.window not in kinds:
-                kinds[block.window] = form.attention(capacity, positions, self.config.head_dim**-0.5, block.window)
+                kinds[block.window] = form.attention(capacity, cache_size, self.config.head_dim**-0.5, block.window)
             yield kinds[block.window]
 
     def _of_streams(self, model: StreamFused, form: Form) -> tuple[nn.ModuleList, nn.ModuleList]:
@@ -233,7 +233,7 @@ class Weights(nn.Module):
     @property
     def ring_window(self) -> int | None:
         """The longest window of the layers whose caches are ring buffers; None if there are none."""
-        return self.config.longest_window if self.window_positions < self.shapes.capacity else None
+        return self.config.longest_window if self.ring_size < self.shapes.capacity else None
 
     @property
     def num_lower_layers(self) -> int:

@@ -19,9 +19,9 @@ from .families import (
     ACTIVATIONS,
     CONVOLUTION,
     FAMILIES,
+    MINICPM_SCALES,
     MULTIPLIERS,
     RENAMED,
-    SCALES,
     Activation,
     Family,
     Norms,
@@ -33,7 +33,7 @@ from .fields import ADD_A_FAMILY, PEFT, Fields, refuse_constant
 from .fields import CheckpointError as CheckpointError
 from .fields import read_object as read_object
 from .quantized import packed_of
-from .rope import Rotary, by_layer_type, nested_by_layer_type, rotary_of, trained_length, with_base_of_alpha
+from .rope import Rotary, by_layer_type, local_and_global, rotary_of, trained_length, with_ntk_alpha
 from .text_part import text_config
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ModelConfig:
         norms: the norms of a layer: before attention and MLP, after them (before the residual addition), or both.
         query_key_norm: norms of queries and keys: of each head, before or after its rotary embedding, or of all heads
             together.
-        attention_gate: whether each head's output is multiplied by the sigmoid of a product of the layer's normalized
+        attention_gate: whether each head's output is multiplied by sigmoid(g_proj(x)), x being the layer's normalized
             input.
         attention_scale: factor of the attention's scores.
         embedding_scale: factor of the embeddings, as the first layer reads them.
@@ -301,7 +301,8 @@ def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
         value = config.get(name, family.defaults.get(name))
         if name not in family.reads and value is not None and value not in neutral:
             only = f" (only {neutral[0]!r} is)" if neutral else ""
-            only += "; without this field, attention is dense" if name == "sparse_config" else ""
+            if name == "sparse_config":
+                only = "; remove it to use dense attention"
             raise CheckpointError(f"{source}: {name} {value!r:.40} is not supported{only}")
     known, field = ACTIVATIONS[family.activation], family.activation_field
     if (value := config.get(field)) is not None and value not in known:
@@ -309,7 +310,7 @@ def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
 
 
 def _flag(config: dict[str, Any], family: Family, name: str) -> bool:
-    """Whether a flag is on; in families that do not read it, it counts as on."""
+    """A boolean setting; True in families that do not read it."""
     if name not in family.reads:
         return True
     value = config.get(name)
@@ -363,8 +364,8 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
     if family.sliding == "without rotary":
         asked = config.get("use_sliding_window")
         return [full if turned or not asked else sliding for turned in _turned(config, family, layers, source)]
-    if family.sliding == "fourths":
-        return [full if i % 4 == 2 else CONVOLUTION if i % 4 or not i else sliding for i in range(layers)]
+    if family.sliding == "lfm3":
+        return [full if i % 4 == 2 else sliding if i % 4 == 0 and i > 0 else CONVOLUTION for i in range(layers)]
     if family.sliding == "pattern":
         every = Fields(config, source).size("sliding_window_pattern", family.default("sliding_window_pattern"))
         return [sliding if (i + 1) % every else full for i in range(layers)]
@@ -389,11 +390,11 @@ def _rotaries(
     own = family.default("rope_parameters") or {}
     if local is not None or "full_attention" in own:
         if local is not None:
-            by_type = by_layer_type(config, longest, head_dim, source, theta, local)
+            by_type = local_and_global(config, longest, head_dim, source, theta, local)
         else:
             stated = config.get("rope_parameters") or config.get("rope_scaling")
             config = config if stated else {**config, "rope_parameters": own}
-            by_type = nested_by_layer_type(config, set(kinds), longest, head_dim, source, theta)
+            by_type = by_layer_type(config, set(kinds), longest, head_dim, source, theta)
         by_type[CONVOLUTION] = Rotary(theta, None, 0, 0)
         used = [kind for kind in by_type if kind in kinds]
         return tuple(by_type[kind] for kind in used), tuple(used.index(kind) for kind in kinds)
@@ -402,7 +403,7 @@ def _rotaries(
         defaults["rope_parameters"] = family.default("rope_parameters")
     missing = {name for name, default in defaults.items() if default is not None and config.get(name) is None}
     config = {**config, **{name: defaults[name] for name in missing}}
-    config = with_base_of_alpha(config, head_dim, source, theta) if family.rotary_alpha else config
+    config = with_ntk_alpha(config, head_dim, source, theta) if family.rotary_alpha else config
     rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
     without_rotary = {CONVOLUTION}
     if not family.full_rotary and _window(config, family, source) is not None:
@@ -411,7 +412,7 @@ def _rotaries(
         each and kind not in without_rotary
         for each, kind in zip(_turned(config, family, len(kinds), source), kinds, strict=True)
     ]
-    none = replace(rotary, scaling=None, size=0, spread=0)
+    none = replace(rotary, scaling=None, size=0, frequency_dim=0)
     if all(turned):
         return (rotary,), (0,) * len(kinds)
     return ((rotary, none), tuple(int(not each) for each in turned)) if any(turned) else ((none,), (0,) * len(kinds))
@@ -448,8 +449,8 @@ class _Multipliers:
         if "query_pre_attn_scalar" in family.reads:  # Gemma
             scalar = numbers.number("query_pre_attn_scalar", family.default("query_pre_attn_scalar"))
             return cls(math.sqrt(hidden), scalar**-0.5, 1.0, 1.0)
-        if set(SCALES) <= set(family.reads):
-            embedding, depth, base = (numbers.number(name, family.default(name)) for name in SCALES)
+        if set(MINICPM_SCALES) <= set(family.reads):
+            embedding, depth, base = (numbers.number(name, family.default(name)) for name in MINICPM_SCALES)
             return cls(embedding, head_dim**-0.5, depth / math.sqrt(layers), hidden / base)
         if not set(MULTIPLIERS) <= set(family.reads):
             return cls(1.0, head_dim**-0.5, 1.0, 1.0)

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 # RMS norms of a layer: before each half (attention and MLP), after it and before the residual addition, or both.
 Norms = Literal["before", "after", "both"]
-# Of each head, before or after its rotary embedding, or of all heads of a row together.
-QueryKeyNorm = Literal["none", "head", "rotated head", "width"]
+# Of each head, before or after the rotary embedding, or of all heads of a row together.
+QueryKeyNorm = Literal["none", "head", "head after rope", "width"]
 Activation = Literal["silu", "gelu_tanh"]
 CONVOLUTION = "conv"  # in `layer_types`: a layer with a short convolution in place of attention
 # Layers with a sliding window where `layer_types` is missing or not read: none, with `use_sliding_window` those from
 # `max_window_layers` on or those without a rotary embedding, all if `sliding_window` is a number, all except every
-# n-th, where n is `sliding_window_pattern`, or layers 4, 8, 12 and so on, with full attention in layers 2, 6, 10 and so
-# on and convolutions in the others (LFM3).
-Sliding = Literal["none", "from", "without rotary", "all", "pattern", "fourths"]
+# n-th, where n is `sliding_window_pattern`. LFM3: layer i, counted from 0, has full attention if i % 4 == 2, a window
+# if i % 4 == 0 and i > 0, else a convolution.
+Sliding = Literal["none", "from", "without rotary", "all", "pattern", "lfm3"]
 
 _PREFIX = "model."
 # In checkpoints that also have parts for images or sound: prefixes of the text model, and names of the other parts.
@@ -64,7 +64,7 @@ class Family:
         sliding: which layers have a window where `layer_types` is missing or not read.
         layer_types: whether `layer_types` is read; some classes of transformers ignore it.
         convolutions: whether layers can be short convolutions.
-        attention_gate: whether the output of each attention head can be gated.
+        attention_gate: whether attention heads can have gates (`use_attention_gate`).
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
@@ -105,9 +105,9 @@ class Family:
 DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
 # Factors of embeddings, attention scores and residual additions, and the divisor of logits.
 MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
-# MiniCPM's: the factor of embeddings, that of residual additions times the root of the number of layers, and the hidden
-# size divided by the divisor of logits.
-SCALES = ("scale_emb", "scale_depth", "dim_model_base")
+# MiniCPM multiplies embeddings by scale_emb and residual branches by scale_depth / sqrt(num_hidden_layers), and divides
+# logits by hidden_size / dim_model_base.
+MINICPM_SCALES = ("scale_emb", "scale_depth", "dim_model_base")
 _GRANITE = dict.fromkeys(MULTIPLIERS, 1.0)
 _QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096}
 _MISTRAL = {"num_key_value_heads": 8, "max_position_embeddings": 4096 * 32, "sliding_window": 4096}
@@ -191,12 +191,12 @@ FAMILIES: dict[str, Family] = {
     "HunYuanDenseV1ForCausalLM": Family(
         "hunyuan_v1_dense",
         {"vocab_size": 290943, "rms_norm_eps": 1e-5},
-        query_key_norm="rotated head",
+        query_key_norm="head after rope",
         rotary_alpha=True,
         names={"self_attn.query_layernorm": "self_attn.q_norm", "self_attn.key_layernorm": "self_attn.k_norm"},
     ),
     "MiniCPMForCausalLM": Family(
-        "minicpm", {**dict.fromkeys(SCALES, 1.0), "tie_word_embeddings": True}, reads=SCALES
+        "minicpm", {**dict.fromkeys(MINICPM_SCALES, 1.0), "tie_word_embeddings": True}, reads=MINICPM_SCALES
     ),
     "Phi3ForCausalLM": Family(
         "phi3",
@@ -256,7 +256,7 @@ FAMILIES: dict[str, Family] = {
         norms="both",
         query_key_norm="head",
         eps_field="norm_eps",
-        sliding="fourths",
+        sliding="lfm3",
         convolutions=True,
         attention_gate=True,
         names={
@@ -419,7 +419,9 @@ def rotary_order(name: str, config: ModelConfig) -> Tensor | None:
     """
     import torch  # not for the configuration, which every command reads
 
-    half, turned, apart = (size // 2 for size in (config.head_dim, config.rotaries[0].size, config.rotaries[0].spread))
+    half, turned, apart = (
+        size // 2 for size in (config.head_dim, config.rotaries[0].size, config.rotaries[0].frequency_dim)
+    )
     interleaved = FAMILIES[config.architecture].interleaved_rotary
     rows_of = ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
     if not name.endswith(rows_of) or turned == 0 or (apart == half and not interleaved):

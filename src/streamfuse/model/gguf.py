@@ -224,6 +224,8 @@ def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict
         if norm_offset and tensor.name.endswith("_norm.weight"):
             weight = weight - np.float32(norm_offset)
         tensors[name] = np.ascontiguousarray(weight)
+    if fields.get(f"{architecture}.rope.scaling.type") == "longrope" and config["rope_scaling"] is None:
+        raise CheckpointError(f"{path}: tensor {_SHORT_FACTORS!r} is missing, the factors of LongRoPE")
     if "model.embed_tokens.weight" not in tensors:
         raise CheckpointError(f"{path}: tensor 'token_embd.weight' is missing")
     return tensors

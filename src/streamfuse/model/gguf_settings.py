@@ -1,7 +1,7 @@
 """Reads the metadata of a GGUF as a Hugging Face `config.json`, and finds the files of a split GGUF.
 
 Every field of the architecture is either read, or known to have no effect, or rejected by name. Missing fields have
-llama.cpp's defaults.
+llama.cpp's defaults, except `minicpm.logit_scale`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONVERSION = 2
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
-    "qwen2vl": "Qwen2ForCausalLM",  # the text models of these files; the others are in files of their own
+    "qwen2vl": "Qwen2ForCausalLM",  # the language model; the vision encoder is in a separate mmproj file
     "qwen3": "Qwen3ForCausalLM",
     "qwen3vl": "Qwen3ForCausalLM",
     "mistral3": "Ministral3ForCausalLM",
@@ -51,7 +51,7 @@ _GEMMA_27B_LAYERS = 62  # its attention's scale is not that of the head's size
 _OLMO_3_PATTERN = _EXAONE_PATTERN = 4
 _EXAONE_32B_LAYERS, _EXAONE_32B_WINDOW = 64, 4096
 _WINDOWS = {"attention.sliding_window", "attention.sliding_window_pattern"}
-_SECTIONS = "rope.dimension_sections"  # of positions in an image; those of a text are equal in all sections
+_SECTIONS = "rope.dimension_sections"  # of M-RoPE; for text, the positions of all sections are equal
 _OWN_READ = {
     "granite": set(_GRANITE_SCALES),
     "minicpm": {"embedding_scale", "residual_scale", "logit_scale", "rope.scaling.attn_factor"},
@@ -65,10 +65,12 @@ _OWN_READ = {
     "qwen2vl": {_SECTIONS},
     "qwen3vl": {_SECTIONS, "n_deepstack_layers"},
 }
-_YARN_FACTORS = ("yarn_attn_factor", "attn_factor")  # new and old name
+# Where converters write YaRN's attention_factor: the current key, and one meant for LongRoPE, which older ones used.
+_YARN_FACTORS = ("yarn_attn_factor", "attn_factor")
 LONGROPE = ("phi3", "minicpm")  # architectures that can have tensors with the factors of LongRoPE
 _OWN_SAYS = {"granite": {"rope.scaling.finetuned"}}  # fields that have an effect in this family alone
 NORMAL, CONTROL = 1, 3  # types of tokens
+_LARGEST_FLOAT32 = 3.4e38
 # Words that end a turn, for files without the field that names the token.
 _TURN_ENDS = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|end|>")
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -237,11 +239,16 @@ def _own_settings(
         return windows
     if architecture == "mistral3":
         return _ministral_rope(fields)
-    if architecture == "minicpm":  # older files have no scales: those of MiniCPM 2B
+    if architecture == "minicpm":
+        # Older files lack these keys: MiniCPM 2B's values. llama.cpp's default for logit_scale, 256 / n_embd, is the
+        # inverse of what the converter writes.
+        scale = get("logit_scale", hidden / 256)
+        if not scale:
+            raise CheckpointError(f"{fields.path}: field 'minicpm.logit_scale' must not be 0")
         return {
             "scale_emb": decimal(get("embedding_scale", 12.0)),
             "scale_depth": _six_digits(get("residual_scale", 1.4 / layers**0.5) * layers**0.5),
-            "dim_model_base": _six_digits(hidden / get("logit_scale", hidden / 256)),
+            "dim_model_base": _six_digits(hidden / scale),
             "original_max_position_embeddings": get("rope.scaling.original_context_length"),
         }
     if architecture == "phi3":
@@ -310,13 +317,13 @@ def _ends(fields: Metadata) -> list[int]:
     turn = fields.get("tokenizer.ggml.eot_token_id")
     if turn is None:
         turn = next((tokens.index(word) for word in _TURN_ENDS if word in tokens), None)
-    ends = [end_of_text(fields), turn, fields.get("tokenizer.ggml.eom_token_id")]
+    ends = [_end_of_text(fields), turn, fields.get("tokenizer.ggml.eom_token_id")]
     return list(dict.fromkeys(end for end in ends if end is not None and end < len(tokens)))
 
 
-def end_of_text(fields: Metadata) -> int:
-    """The token of the field `eos_token_id`, or that of the end of a turn if the former is a token of ordinary text:
-    files of Hunyuan 7B name "$"."""
+def _end_of_text(fields: Metadata) -> int:
+    """`eos_token_id`; or `eot_token_id`, with a warning, if the former is an ordinary token (files of Hunyuan 7B have
+    3, which is "$")."""
     if (eos := fields.token("eos")) is None:
         raise CheckpointError(f"{fields.path}: field 'tokenizer.ggml.eos_token_id' is missing")
     types, turn = fields.get("tokenizer.ggml.token_type") or [], fields.get("tokenizer.ggml.eot_token_id")
@@ -324,8 +331,8 @@ def end_of_text(fields: Metadata) -> int:
         return eos
     words = fields["tokenizer.ggml.tokens"]
     warnings.warn(
-        f"{fields.path}: tokenizer.ggml.eos_token_id names {words[eos]!r}, a token of ordinary text; {words[turn]!r}, "
-        "the end of a turn, is used instead",
+        f"{fields.path}: tokenizer.ggml.eos_token_id is {words[eos]!r}, an ordinary token; eot_token_id, "
+        f"{words[turn]!r}, is used instead",
         CheckpointWarning,
         stacklevel=2,
     )
@@ -347,6 +354,8 @@ def sampling_of(fields: Metadata) -> dict[str, Any]:
 
 def decimal(value: float) -> float:
     """The value in the original config: the shortest decimal that rounds to the float32 in the file."""
+    if abs(value) > _LARGEST_FLOAT32:  # stored as float64
+        return value
     wanted = struct.pack("f", value)
     found = (float(f"{value:.{digits}g}") for digits in range(6, 9))
     return next((number for number in found if struct.pack("f", number) == wanted), float(f"{value:.9g}"))
@@ -389,7 +398,7 @@ def _check_others(fields: Metadata, architecture: str, head_dim: int) -> None:
             continue
         if key in _OWN_READ.get(architecture, ()):
             continue
-        if key in (f"rope.scaling.{name}" for name in _YARN_FACTORS) and yarn:
+        if yarn and key.removeprefix("rope.scaling.") in _YARN_FACTORS:
             continue
         if key in neutral:
             own = _one(fields, name, value)
@@ -418,7 +427,7 @@ def _rope_scaling(fields: Metadata, architecture: str) -> dict[str, Any] | None:
         names = {"original_max_position_embeddings": "original_context_length", "beta_fast": "yarn_beta_fast",
                  "beta_slow": "yarn_beta_slow"}  # fmt: skip
         scaling |= {name: get(f"scaling.{key}") for name, key in names.items() if get(f"scaling.{key}")}
-        # That of config.json, from which the converter copies it; llama.cpp computes its own.
+        # attention_factor of config.json, as the converter copied it. 1.0, llama.cpp's default, counts as missing.
         stated = (get(f"scaling.{key}") for key in _YARN_FACTORS)
         if factor := next((found for found in stated if found not in (None, 0.0, 1.0)), None):
             scaling["attention_factor"] = decimal(factor)

@@ -1,7 +1,7 @@
 """Builds tokenizer.json from a GGUF's vocabulary: byte-level BPE (`gpt2`) and SentencePiece BPE (`llama`).
 
-The tokens of a text are those that llama.cpp splits it into; with `tekken` and `gpt-4o` they are those of the model's
-own tokenizer, whose expression llama.cpp approximates where letters have combining marks.
+Texts are split as in llama.cpp, except with `tekken` and `gpt-4o`: these use the regular expression of the model's
+tokenizer.json, which llama.cpp approximates for letters that are not ASCII (case, combining marks).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _TEKKEN = (  # Mistral's
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2")
-_BEGINS = (*_LLAMA_3, "tekken")  # texts begin with a token, unless the file says otherwise
-_WHOLE = (*_LLAMA_3, "tekken", "minicpm5")  # a word that is a token is not merged from its parts
+_ADD_BOS = (*_LLAMA_3, "tekken")  # add BOS unless the file has add_bos_token
+_IGNORE_MERGES = (*_LLAMA_3, "tekken", "minicpm5")  # as in llama.cpp
 _HUNYUAN = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -75,7 +75,7 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
         if its in (CONTROL, _USER_DEFINED)
     ]
     pre = fields.get("tokenizer.ggml.pre", "default")
-    begins = _around(fields, "bos", kind == "llama" or pre in _BEGINS)
+    begins = _around(fields, "bos", kind == "llama" or pre in _ADD_BOS)
     post_processor = around(begins, _around(fields, "eos", False))
     if kind == "llama":
         return _sentencepiece(fields, tokens, types, added, post_processor)
@@ -83,7 +83,7 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
         tokens,
         [merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"]],
         _pre_tokenizer(pre, fields.path),
-        ignore_merges=pre in _WHOLE,
+        ignore_merges=pre in _IGNORE_MERGES,
         normalizer={"type": "NFC"} if pre == "qwen2" else None,
         added_tokens=added,
         post_processor=post_processor,

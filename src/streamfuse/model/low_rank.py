@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from .transformer import Block
 
-# Of a layer, those that can have low-rank adapters.
+# Projections of a layer that can have low-rank adapters.
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 

@@ -34,14 +34,14 @@ class Rotary:
         theta: the base of the frequencies.
         scaling: as `rope_of` gives it; None: no scaling.
         size: how many numbers of each head are rotated, an even number; 0: none, the layers have no positions.
-        spread: the number in the exponents of the frequencies, theta ** (-2i / spread): `size`, or all numbers of a
-            head (`proportional`). In a checkpoint, number i is rotated with number i + spread / 2.
+        frequency_dim: d in the frequencies theta ** (-2i / d): `size`, or head_dim (`proportional`). Unless a
+            checkpoint interleaves pairs, elements i and i + d / 2 are rotated together.
     """
 
     theta: float
     scaling: dict[str, Any] | None
     size: int
-    spread: int
+    frequency_dim: int
 
 
 def rotary_of(
@@ -59,9 +59,12 @@ def rotary_of(
     size = int(head_dim * share) if isinstance(share, (int, float)) and 0 <= share <= 1 else -1
     if proportional and size >= 0:  # it may also rotate nothing
         size -= size % 2
+    if size < 0:
+        raise CheckpointError(f"{source}: partial_rotary_factor must be a number from 0 to 1, not {share!r:.40}")
     if size % 2 or (not size and not proportional):
         raise CheckpointError(
-            f"{source}: partial_rotary_factor {share!r:.40} must rotate an even number of a head's {head_dim} numbers"
+            f"{source}: partial_rotary_factor {share!r:.40} rotates {size} of {head_dim} dimensions; the number must "
+            "be even and above 0"
         )
     if size == 0:
         return Rotary(base, None, 0, 0)
@@ -70,25 +73,25 @@ def rotary_of(
     return Rotary(base, scaling, size, head_dim if proportional else size)
 
 
-def with_base_of_alpha(config: dict[str, Any], head_dim: int, source: str, theta: float) -> dict[str, Any]:
-    """Settings with the base that `alpha` of a `dynamic` scaling asks for (HunYuan), and no scaling."""
+def with_ntk_alpha(config: dict[str, Any], head_dim: int, source: str, theta: float) -> dict[str, Any]:
+    """Hunyuan's `dynamic` scaling with `alpha` (NTK) only changes the base, to theta * alpha ** (d / (d - 2)), where d
+    is head_dim. Returns settings with that base and no scaling."""
     name = _settings_of(config)
     rope = config.get(name)
     if not isinstance(rope, dict) or _kind_of(rope) != "dynamic" or not rope.get("alpha"):
         return config
     if head_dim <= 2:
-        raise CheckpointError(f"{source}: {name}: alpha needs heads of more than {head_dim} numbers")
+        raise CheckpointError(f"{source}: {name}: alpha needs a head_dim above 2, not {head_dim}")
     base = Fields({"rope_theta": rope.get("rope_theta") or config.get("rope_theta")}, source)
     alpha = Fields(rope, f"{source}: {name}").number("alpha")
     scaled = base.number("rope_theta", theta) * alpha ** (head_dim / (head_dim - 2))
     return {**config, name: {"rope_type": "default", "rope_theta": scaled}}
 
 
-def by_layer_type(
+def local_and_global(
     config: dict[str, Any], longest: int, head_dim: int, source: str, theta: float, local_theta: float
 ) -> dict[str, Rotary]:
-    """The rotary embeddings of layers with full attention and with a sliding window, which have their own base, in
-    Gemma 3 and OLMo 3.
+    """The rotary embeddings of Gemma 3 and OLMo 3: layers with a sliding window have their own base.
 
     As in transformers, `rope_scaling` applies to layers with full attention.
     """
@@ -107,10 +110,10 @@ def by_layer_type(
     }
 
 
-def nested_by_layer_type(
+def by_layer_type(
     config: dict[str, Any], kinds: Collection[str], longest: int, head_dim: int, source: str, theta: float
 ) -> dict[str, Rotary]:
-    """The rotary embeddings of the `kinds` of layers with attention, each with settings of its own (LFM3)."""
+    """The rotary embeddings of LFM3, whose `rope_parameters` have an entry for each layer type (those in `kinds`)."""
     name, found = _settings_of(config), dict[str, Rotary]()
     nested = config.get(name)
     others = {key: value for key, value in config.items() if key not in ("rope_parameters", "rope_scaling")}
@@ -170,7 +173,7 @@ def rope_of(
         return base, None
     if kind == "linear":
         return base, {"rope_type": kind, "factor": numbers.number("factor")}
-    if kind == "proportional":  # `rotary_of` has its other settings
+    if kind == "proportional":  # `rotary_of` reads the rest
         factor = numbers.number("factor", 1.0)
         return base, None if factor == 1 else {"rope_type": "linear", "factor": factor}
     # A top-level field of this name takes precedence over the one in the settings.

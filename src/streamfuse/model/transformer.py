@@ -47,18 +47,19 @@ def rotary_tables(config: ModelConfig, length: int) -> list[tuple[Tensor, Tensor
     """cos and sin of each rotary embedding, float32 [length, head_dim], in the half-split layout (each value occurs
     twice).
 
-    They include the attention factor of the RoPE scaling, and what the attention's scale differs from 1 / sqrt(D): both
-    q and k are multiplied by its root. Numbers of a head that are not rotated have an angle of 0.
+    They include the attention factor of the RoPE scaling, unless q and k are normalized after it, and what the
+    attention's scale differs from 1 / sqrt(D): both q and k are multiplied by its root. Numbers of a head that are not
+    rotated have an angle of 0.
     """
     half, scale = config.head_dim // 2, (config.attention_scale * config.head_dim**0.5) ** 0.5
     found = []
     for rotary in config.rotaries:
         turned = rotary.size // 2
-        inverse = rotary.theta ** (-torch.arange(0, turned, dtype=torch.float64) / max(rotary.spread // 2, 1))
+        inverse = rotary.theta ** (-torch.arange(0, turned, dtype=torch.float64) / max(rotary.frequency_dim // 2, 1))
         frequencies = torch.from_numpy(scaled_frequencies(inverse.numpy(), rotary.theta, rotary.scaling))
         angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
-        # A norm after the rotation would remove the factor.
-        factor = 1.0 if config.query_key_norm == "rotated head" else attention_factor(rotary.scaling)
+        # The norm after RoPE cancels the factor; the kernels normalize before RoPE and would keep it.
+        factor = 1.0 if config.query_key_norm == "head after rope" else attention_factor(rotary.scaling)
         cos = F.pad(angles.cos() * factor, (0, half - turned), value=1.0)
         sin = F.pad(angles.sin() * factor, (0, half - turned))
         found.append(((torch.cat([cos, cos], 1) * scale).float(), (torch.cat([sin, sin], 1) * scale).float()))
@@ -189,7 +190,7 @@ class Block(nn.Module):
         if a.query_key_norm == "head":
             q, k = a.q_norm(q), a.k_norm(k)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        if a.query_key_norm == "rotated head":
+        if a.query_key_norm == "head after rope":
             q, k = a.q_norm(q), a.k_norm(k)
         return q, k, v
 
@@ -223,7 +224,7 @@ def normed(norm: nn.Module | None, x: Tensor) -> Tensor:
 
 
 def gated_heads(attended: Tensor, gates: Tensor) -> Tensor:
-    """attended [..., heads * head_dim] times the sigmoid of each head's gate, gates [..., heads]."""
+    """Attention output [..., heads * head_dim], each head scaled by the sigmoid of its gate, gates [..., heads]."""
     return (attended.unflatten(-1, (gates.shape[-1], -1)) * torch.sigmoid(gates).unsqueeze(-1)).flatten(-2)
 
 

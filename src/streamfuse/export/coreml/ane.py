@@ -107,10 +107,10 @@ class Form(plain.TracedForm):
     def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
         return StreamHead(norm, self.chunks("streams", weight), ids, top_k)
 
-    def attention(self, capacity: int, positions: int, scale: float, window: int | None) -> nn.Module:
+    def attention(self, capacity: int, cache_size: int, scale: float, window: int | None) -> nn.Module:
         return Attention(self.kv_heads, scale, window)
 
-    def convolution(self, capacity: int, positions: int, convolution: ShortConvolution) -> nn.Module:
+    def convolution(self, capacity: int, cache_size: int, convolution: ShortConvolution) -> nn.Module:
         return GatedConvolution(convolution)
 
 
@@ -210,10 +210,10 @@ class Opening(layers.Opening):
             return query, key, value
         rows, split = x.shape[3], (self.heads + self.kv_heads) * self.dim
         qk, v = qkv[:, :split].reshape(1, -1, self.dim, rows), qkv[:, split:]
-        qk = qk if self.norm_rotated else self.heads_normed(qk)
+        qk = qk if self.norm_after_rope else self.norm_heads(qk)
         half = self.dim // 2
         qk = qk * cos + torch.cat([-qk[:, :, half:], qk[:, :, :half]], 2) * sin
-        qk = self.heads_normed(qk) if self.norm_rotated else qk
+        qk = self.norm_heads(qk) if self.norm_after_rope else qk
         flat = qk.reshape(1, split, 1, rows)
         return flat[:, : self.heads * self.dim], flat[:, self.heads * self.dim :], v
 

@@ -114,7 +114,7 @@ class WindowMask(nn.Module):
     def __init__(self, window: int, weights: MaskedWeights) -> None:
         super().__init__()
         self.window, self.capacity, self.channels = window, weights.shapes.capacity, weights.channels
-        self.cache_size = weights.window_positions
+        self.cache_size = weights.ring_size
         self.cached = CachedPositions(self.capacity, self.cache_size, torch.int32)
         self.register_buffer("no_entry", torch.full((1,), NO_ENTRY))
         self.register_buffer("nowhere", torch.full((1,), -window, dtype=torch.int32))
@@ -140,7 +140,7 @@ class EarlierRows(nn.Module):
     def __init__(self, taps: int, weights: MaskedWeights) -> None:
         super().__init__()
         self.capacity, self.channels = weights.shapes.capacity, weights.channels
-        self.cache_size = weights.window_positions
+        self.cache_size = weights.ring_size
         self.cached = CachedPositions(self.capacity, self.cache_size, torch.int32)
         self.register_buffer("half_open", torch.full((1,), NO_ENTRY / 2))
         self.register_buffer("nowhere", torch.full((1,), -taps, dtype=torch.int32))

@@ -64,10 +64,10 @@ class TracedForm(Form):
         super().__init__(store)
         self.traced = traced
 
-    def attention(self, capacity: int, positions: int, scale: float, window: int | None) -> nn.Module:
+    def attention(self, capacity: int, cache_size: int, scale: float, window: int | None) -> nn.Module:
         return Attention(scale, window)
 
-    def convolution(self, capacity: int, positions: int, convolution: ShortConvolution) -> nn.Module:
+    def convolution(self, capacity: int, cache_size: int, convolution: ShortConvolution) -> nn.Module:
         return GatedConvolution(convolution)
 
 

@@ -85,10 +85,10 @@ class Form(layers.Form):
     def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
         return StreamHead(norm, self._pack(weight, "streams"), ids, top_k)
 
-    def attention(self, capacity: int, positions: int, scale: float, window: int | None) -> nn.Module:
+    def attention(self, capacity: int, cache_size: int, scale: float, window: int | None) -> nn.Module:
         return Attention(scale, window)
 
-    def convolution(self, capacity: int, positions: int, convolution: ShortConvolution) -> nn.Module:
+    def convolution(self, capacity: int, cache_size: int, convolution: ShortConvolution) -> nn.Module:
         return GatedConvolution(convolution)
 
     def caches(self, positions: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
@@ -193,8 +193,8 @@ class Embedding(nn.Module):
 class Opening(nn.Module):
     """Norm, q, k and v in one product, biases, norms of q and k, rotary embedding.
 
-    A rotation does not change the mean square of a head, so a norm after it is a norm without weights before it, and a
-    multiplication with the weights after it.
+    RoPE preserves the RMS of a head, so RMSNorm after RoPE equals RMSNorm without weights before RoPE, and a
+    multiplication by the weights after it.
     """
 
     weight: Tensor
@@ -211,7 +211,7 @@ class Opening(nn.Module):
         own = [] if a.query_key_norm == "none" else [block.self_attn.q_norm, block.self_attn.k_norm]
         norms: list[Tensor | None] = [norm.weight for norm in own] or [None, None]
         self.after: list[Tensor] = []
-        if a.query_key_norm == "rotated head":
+        if a.query_key_norm == "head after rope":
             self.after = [norm.weight.detach() for norm in own]
             norms = [torch.ones_like(weight) for weight in self.after]
         self.q_norm, self.k_norm = norms
@@ -243,7 +243,7 @@ class Opening(nn.Module):
 
 
 class Closing(nn.Module):
-    """Gates of the heads, output projection and gated MLP with their norms and residual additions."""
+    """Attention gates, output projection and gated MLP with their norms and residual additions."""
 
     g_weight: Tensor | None
     o_weight: Tensor
@@ -285,6 +285,7 @@ class Closing(nn.Module):
     def attention(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
         """x plus the output projection of the attention's result, whose heads may be gated."""
         if self.g_weight is not None:
+            # The operator `qkv` does not return the normalized input, so the norm is computed again.
             gates = _ops.linear(
                 x, self.gate_norm, self.gate_eps, self.g_weight, self.heads, None, None, None, x.shape[0]
             )

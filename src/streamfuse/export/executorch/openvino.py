@@ -95,8 +95,8 @@ class OpenvinoForm(Form):
     def is_half(self) -> bool:
         return self.config.device != "cpu"  # as openvino_model.py tells OpenVINO
 
-    def attention(self, capacity: int, positions: int, scale: float, window: int | None) -> nn.Module:
-        return Attention(capacity, positions, scale, window)
+    def attention(self, capacity: int, cache_size: int, scale: float, window: int | None) -> nn.Module:
+        return Attention(capacity, cache_size, scale, window)
 
     def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
         return Head(self, norm, weight)

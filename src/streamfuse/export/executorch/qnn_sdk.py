@@ -16,9 +16,9 @@ from pathlib import Path
 from streamfuse.options import OptionError
 
 _ERROR = re.compile(r"<E> (.+)")  # an error in their log
-# Qualcomm's libraries bring another C++ runtime. It must not become that of libraries that are loaded later, which
-# would abort when an exception is thrown (OpenVINO does so internally): so GNU's is made global first, and theirs
-# prefer their own.
+# Qualcomm's libraries bring libc++abi and libunwind. Loaded globally, these would be used by libraries loaded later,
+# which then abort on the first exception (OpenVINO throws one internally). So GNU's runtime is loaded globally first,
+# and Qualcomm's libraries locally, with RTLD_DEEPBIND.
 _CXX_RUNTIME = ("libgcc_s.so.1", "libstdc++.so.6")
 _OWN_FIRST = os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0)
 

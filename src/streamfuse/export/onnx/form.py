@@ -81,11 +81,11 @@ class Form(layers.Form):
     def top_k(self, ids: Tensor, top_k: int) -> nn.Module:
         return TopK(ids, top_k)
 
-    def attention(self, capacity: int, positions: int, scale: float, window: int | None) -> nn.Module:
-        return Attention(capacity, positions, scale, window)
+    def attention(self, capacity: int, cache_size: int, scale: float, window: int | None) -> nn.Module:
+        return Attention(capacity, cache_size, scale, window)
 
-    def convolution(self, capacity: int, positions: int, convolution: ShortConvolution) -> nn.Module:
-        return GatedConvolution(capacity, positions, convolution)
+    def convolution(self, capacity: int, cache_size: int, convolution: ShortConvolution) -> nn.Module:
+        return GatedConvolution(capacity, cache_size, convolution)
 
     def _table(self, weight: Tensor, part: Part) -> Blocks | None:
         """A tied head shares the embedding's table if their schemes are the same."""
@@ -176,10 +176,10 @@ class Opening(layers.Opening):
         if self.norm_wide:
             q, k = normed(self.q_norm, q), normed(self.k_norm, k)
         q, k, v = (t.view(x.shape[0], -1, self.dim) for t in (q, k, v))
-        if not (self.norm_wide or self.norm_rotated):
+        if not (self.norm_wide or self.norm_after_rope):
             q, k = normed(self.q_norm, q), normed(self.k_norm, k)
         q, k = ops.rotary(q, cos, sin), ops.rotary(k, cos, sin)
-        if self.norm_rotated:
+        if self.norm_after_rope:
             q, k = normed(self.q_norm, q), normed(self.k_norm, k)
         return q, k, v
 
@@ -195,10 +195,10 @@ class TopK(layers.TopK):
 class Attention(nn.Module):
     lap_starts: Tensor | None
 
-    def __init__(self, capacity: int, positions: int, scale: float, window: int | None) -> None:
+    def __init__(self, capacity: int, cache_size: int, scale: float, window: int | None) -> None:
         super().__init__()
         self.scale, self.window = scale, window
-        self.register_buffer("lap_starts", layers.lap_starts(capacity, positions))
+        self.register_buffer("lap_starts", layers.lap_starts(capacity, cache_size))
 
     def forward(self, *tensors: Tensor) -> Tensor:
         if self.window is None:
@@ -212,10 +212,10 @@ class GatedConvolution(nn.Module):
     taps: Tensor  # [L, h]
     lap_starts: Tensor | None
 
-    def __init__(self, capacity: int, positions: int, convolution: ShortConvolution) -> None:
+    def __init__(self, capacity: int, cache_size: int, convolution: ShortConvolution) -> None:
         super().__init__()
         self.register_buffer("taps", layers.taps_of(convolution))
-        self.register_buffer("lap_starts", layers.lap_starts(capacity, positions))
+        self.register_buffer("lap_starts", layers.lap_starts(capacity, cache_size))
 
     def forward(self, *tensors: Tensor) -> Tensor:
         convolved: Tensor = ops.short_convolution(*tensors, self.lap_starts, self.taps)

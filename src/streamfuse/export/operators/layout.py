@@ -26,11 +26,8 @@ def cache_shapes(capacity: int, kv_heads: int, head_dim: int) -> tuple[tuple[int
 
 
 def cache_positions(capacity: int, window: int | None) -> int:
-    """Positions in the caches of a layer with this window, for a context of `capacity` tokens, a multiple of the block
-    size.
-
-    A layer with a window has a ring of its window and `REWINDABLE` positions more, if that is less than the context.
-    """
+    """Positions of every ring buffer of a model whose longest window is `window`, a multiple of the block size;
+    `capacity` if that is not less, or if no layer has a window."""
     if window is None:
         return capacity
     return min(capacity, -(-(window + REWINDABLE) // GROUP) * GROUP)

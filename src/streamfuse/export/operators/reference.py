@@ -259,7 +259,7 @@ def add_normed(x: Tensor, norm: Tensor, eps: float, residual: Tensor) -> Tensor:
 
 
 def gate_heads(x: Tensor, gates: Tensor) -> Tensor:
-    """Heads x [R, H * D] times the sigmoids of their gates [R, H]."""
+    """Attention output x [R, H * D], each head scaled by the sigmoid of its gate, gates [R, H]."""
     heads = x.unflatten(1, (gates.shape[1], -1))
     return _times_sigmoid(heads, gates.unsqueeze(2)).flatten(1)
 
