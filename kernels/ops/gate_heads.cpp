@@ -7,14 +7,14 @@
 
 namespace streamfuse {
 namespace {
-constexpr int64_t kSerialGates = 32;  // rows, as in add_normed.cpp
+constexpr int64_t kSerialGates = 32;  // fewer rows run on the calling thread
 }
 
 void gate_heads(const GateHeads& args) {
   const auto rows = [=](int64_t begin, int64_t end, int) {
     for (int64_t head = begin * args.heads; head < end * args.heads; ++head)
-      lane_kernels().products->times_sigmoid(args.x + head * args.head_dim, args.gates[head], args.head_dim,
-                                             args.out + head * args.head_dim);
+      lane_kernels().products->scale_by_sigmoid(args.x + head * args.head_dim, args.gates[head], args.head_dim,
+                                                args.out + head * args.head_dim);
   };
   if (args.rows < kSerialGates)
     rows(0, args.rows, 0);

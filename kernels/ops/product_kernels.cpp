@@ -50,7 +50,7 @@ void product(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0,
 
 extern const ProductKernels kProducts;
 const ProductKernels kProducts = {product,          norm,      round,   dots, adapt, rotate, gate,
-                                  times_sigmoid_of, keep_best, half_at, read};
+                                  scale_by_sigmoid, keep_best, half_at, read};
 
 }  // namespace STREAMFUSE_ISA
 }  // namespace streamfuse

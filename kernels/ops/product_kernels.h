@@ -36,7 +36,7 @@ struct ProductKernels {
   void (*gate)(Activation activation, const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated,
                int64_t first, int64_t stride);
   // out = x / (1 + exp(-gate)) of `size` values.
-  void (*times_sigmoid)(const float* x, float gate, int64_t size, float* out);
+  void (*scale_by_sigmoid)(const float* x, float gate, int64_t size, float* out);
   // Updates `best` with `count` <= 16 values whose ids start at first_id; on ties the smallest id wins, whatever the
   // order of the calls. A NaN is never best.
   void (*keep_best)(const float* values, int64_t count, int64_t first_id, Best* best);

@@ -236,7 +236,7 @@ SF_INLINE Lanes times_sigmoid(Lanes x, Lanes z) {
   return div(positive_or(z, x, mul(x, e)), add(splat(1.0f), e));
 }
 
-void times_sigmoid_of(const float* x, float gate, int64_t size, float* out) {
+void scale_by_sigmoid(const float* x, float gate, int64_t size, float* out) {
   for (int64_t i = 0; i < size; i += kLanes) {
     const int64_t n = size - i < kLanes ? size - i : kLanes;
     store_at_most(out + i, times_sigmoid(load_at_most(x + i, n), splat(gate)), n);

@@ -281,7 +281,7 @@ bool same_bits(const Floats& a, const Floats& b) {
 }
 
 void rows_do_not_know_their_company() {
-  const Model model(any_of(0, 3) == 0 ? any_of(32, 70) : any_of(1, 19));  // many rows are shared out
+  const Model model(any_of(0, 3) == 0 ? any_of(32, 70) : any_of(1, 19));  // from 32 rows on, threads share them
   limit_team(1);
   const std::vector<Floats> together = model.outputs(0, model.rows);
   for (const int threads : {1, 3}) {

@@ -155,14 +155,14 @@ class ModelConfig:
         """Heads of a layer's queries. A convolution's channels count as heads of `head_dim`."""
         return self.hidden_size // self.head_dim if self.layer_convolutions[layer] else self.num_heads
 
+    def kv_heads_of(self, layer: int) -> int:
+        """Heads in each of a layer's two caches. A convolution has half of its channels in each."""
+        return self.heads_of(layer) // 2 if self.layer_convolutions[layer] else self.num_kv_heads
+
     @property
     def longest_window(self) -> int | None:
         """The longest sliding window or number of taps of a layer; None: no layer has a window."""
         return max((window for window in self.layer_windows if window is not None), default=None)
-
-    def kv_heads_of(self, layer: int) -> int:
-        """Heads in each of a layer's two caches. A convolution has half of its channels in each."""
-        return self.heads_of(layer) // 2 if self.layer_convolutions[layer] else self.num_kv_heads
 
     @property
     def eos_token_id(self) -> int | None:
@@ -388,14 +388,15 @@ def _rotaries(
     """The rotary embeddings of a model, and for each layer the index of its own."""
     theta, local = family.default("rope_theta"), family.default("rope_local_base_freq")
     own = family.default("rope_parameters") or {}
-    if local is not None or "full_attention" in own:
-        if local is not None:
-            by_type = local_and_global(config, longest, head_dim, source, theta, local)
-        else:
-            stated = config.get("rope_parameters") or config.get("rope_scaling")
-            config = config if stated else {**config, "rope_parameters": own}
-            by_type = by_layer_type(config, set(kinds), longest, head_dim, source, theta)
+    by_type: dict[str, Rotary] = {}
+    if local is not None:
+        by_type = local_and_global(config, longest, head_dim, source, theta, local)
+    elif "full_attention" in own:
+        stated = config.get("rope_parameters") or config.get("rope_scaling")
+        config = config if stated else {**config, "rope_parameters": own}
+        by_type = by_layer_type(config, set(kinds), longest, head_dim, source, theta)
         by_type[CONVOLUTION] = Rotary(theta, None, 0, 0)
+    if by_type:
         used = [kind for kind in by_type if kind in kinds]
         return tuple(by_type[kind] for kind in used), tuple(used.index(kind) for kind in kinds)
     defaults = {name: family.default(name) for name in ("original_max_position_embeddings", "partial_rotary_factor")}

@@ -210,10 +210,10 @@ class Opening(nn.Module):
         self.heads, self.kv_heads = a.num_heads, a.num_kv_heads
         own = [] if a.query_key_norm == "none" else [block.self_attn.q_norm, block.self_attn.k_norm]
         norms: list[Tensor | None] = [norm.weight for norm in own] or [None, None]
-        self.after: list[Tensor] = []
+        self.weights_after_rope: list[Tensor] = []  # of the norms of q and of k
         if a.query_key_norm == "head after rope":
-            self.after = [norm.weight.detach() for norm in own]
-            norms = [torch.ones_like(weight) for weight in self.after]
+            self.weights_after_rope = [norm.weight.detach() for norm in own]
+            norms = [torch.ones_like(weight) for weight in self.weights_after_rope]
         self.q_norm, self.k_norm = norms
         self.norm = None if block.input_layernorm is None else block.input_layernorm.weight
         self.eps = eps_of(block.input_layernorm, *own)
@@ -232,9 +232,9 @@ class Opening(nn.Module):
             x, self.norm, self.eps, self.weight, cos, sin, self.heads, self.kv_heads, self.q_norm, self.k_norm,
             *self.adapter.of(x.shape[0], first), first, *bias,
         )  # fmt: skip
-        if self.after:
+        if self.weights_after_rope:
             query, key, value = rotated
-            return query * self.after[0], key * self.after[1], value
+            return query * self.weights_after_rope[0], key * self.weights_after_rope[1], value
         if not self.convolves:
             return rotated
         query, key, value = rotated  # unchanged: a convolution's rows have angles of 0
