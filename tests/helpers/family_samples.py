@@ -34,7 +34,7 @@ def hf_model(family: str, changes: dict[str, Any]) -> Any:
     """Weights that are all random: norms and biases too, which start at one and zero."""
     import transformers
 
-    kind = {"Gemma3": "Gemma3Text"}.get(family, family)
+    kind = {"Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text"}.get(family, family)
     config = getattr(transformers, f"{kind}Config")(**{**SIZES, **changes})
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():

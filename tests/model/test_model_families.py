@@ -57,6 +57,14 @@ GEMMA_3 = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     },
 }
+QWEN3_5 = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text"}
+LINEAR_ATTENTION = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 8,
+    "full_attention_interval": 2,
+}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama tied": ("Llama", {"tie_word_embeddings": True}),
@@ -128,6 +136,19 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2, as the first checkpoints name its fields": (
         "Lfm2",
         {"full_attn_idxs": [1, 3], "conv_L_cache": 4, "block_auto_adjust_ff_dim": False, "tie_embedding": False},
+    ),
+    "qwen3.5": ("Qwen3_5", {**LINEAR_ATTENTION, "head_dim": 16}),
+    "qwen3.5, more heads of values, rotated whole, no attention in between": (
+        "Qwen3_5",
+        {
+            **LINEAR_ATTENTION,
+            "head_dim": 8,
+            "linear_num_value_heads": 4,
+            "linear_conv_kernel_dim": 2,
+            "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+            "tie_word_embeddings": True,
+        },
     ),
     "lfm3": ("Lfm3", {"head_dim": 16, "sliding_window": 9}),
     "lfm3 without gates and norms after its halves": (
@@ -332,7 +353,13 @@ def test_the_old_flat_rope_settings_mean_the_same() -> None:
             },
             "rope_scaling must have an object 'full_attention'",
         ),
-        ({"architectures": ["Qwen3_5ForCausalLM"]}, "not supported because of its linear attention .layer_types"),
+        ({"architectures": ["Qwen3_5MoeForCausalLM"]}, "not supported because of its experts .num_experts"),
+        (
+            {**QWEN3_5, "linear_num_key_heads": 3, "linear_num_value_heads": 4},
+            "linear_num_value_heads must be a multiple of linear_num_key_heads .3., not 4",
+        ),
+        ({**QWEN3_5, "linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim must be at least 2, not 1"),
+        ({**QWEN3_5, "layer_types": ["conv"] * 4}, "layer_types .* is not supported .full_attention and linear_atten"),
         (
             {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "llama_4_scaling_beta": 0.1}},
             "llama_4_scaling_beta is only supported with yarn, not with 'linear'",

@@ -55,6 +55,15 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
     "llama": ("SmolVLM", {"model_type": "llama"}, IMAGES, {"scale_factor": 2, "pad_token_id": 0}),
     "ministral3": ("Mistral3", {"model_type": "ministral3", "head_dim": 8}, {"model_type": "pixtral", **IMAGES},
                    {"tie_word_embeddings": False}),
+    "qwen3.5": (
+        "Qwen3_5",
+        {"model_type": "qwen3_5_text", "head_dim": 16, "full_attention_interval": 2, "linear_num_key_heads": 2,
+         "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+         "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
+                             "mrope_section": [1, 1, 0], "mrope_interleaved": True}},
+        {"model_type": "qwen3_5_vision", **{k: v for k, v in QWEN_IMAGES.items() if k != "deepstack_visual_indexes"}},
+        {},
+    ),
     "qwen3": (
         "Qwen3VL",
         {"model_type": "qwen3_vl_text", "head_dim": 16,

@@ -45,7 +45,19 @@ GATES = {
 }
 
 
-@pytest.fixture(params=[{}, WINDOWS, CONVOLUTIONS, GATES], ids=["plain", "windows", "convolutions", "gates"])
+RECURRENCE = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 5,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+}
+KINDS = {"plain": {}, "windows": WINDOWS, "convolutions": CONVOLUTIONS, "gates": GATES, "recurrence": RECURRENCE}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
 def model(request: pytest.FixtureRequest) -> Transformer:
     return tiny.base(std=0.4, **request.param)
 

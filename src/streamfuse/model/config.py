@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamfuse.options import OptionError, check, flag_of, option
 
+from .delta_config import DeltaConfig
 from .families import (
     ACTIVATIONS,
     CONVOLUTION,
     FAMILIES,
+    LINEAR,
     MINICPM_SCALES,
     MULTIPLIERS,
     RENAMED,
     Activation,
+    AttentionGate,
     Family,
     Norms,
     QueryKeyNorm,
@@ -108,15 +111,18 @@ class ModelConfig:
         norms: the norms of a layer: before attention and MLP, after them (before the residual addition), or both.
         query_key_norm: norms of queries and keys: of each head, before or after its rotary embedding, or of all heads
             together.
-        attention_gate: whether each head's output is multiplied by sigmoid(g_proj(x)), x being the layer's normalized
-            input.
+        attention_gate: whether each head's output, or each number of it, is multiplied by sigmoid(g_proj(x)), x being
+            the layer's normalized input.
         attention_scale: factor of the attention's scores.
         embedding_scale: factor of the embeddings, as the first layer reads them.
         logits_scale: divisor of the logits; it is part of the final norm's weights (families.py).
         rotaries: the rotary embeddings.
         layer_rotaries: for each layer, the index of its rotary embedding.
-        layer_windows: for each layer, how many tokens a token's output depends on, itself included; None: all.
+        layer_windows: for each layer, how many tokens a token's output depends on, itself included; None: all. Of
+            linear attention: how many rows are read again to bring its state up to date.
         layer_convolutions: for each layer, whether it is a short convolution over its window instead of attention.
+        layer_recurrences: for each layer, whether it has linear attention, a recurrence, instead of attention.
+        delta: the sizes of layers with linear attention; None: there are none.
     """
 
     architecture: str
@@ -134,7 +140,7 @@ class ModelConfig:
     output_bias: bool
     norms: Norms
     query_key_norm: QueryKeyNorm
-    attention_gate: bool
+    attention_gate: AttentionGate
     activation: Activation
     attention_scale: float
     embedding_scale: float
@@ -143,12 +149,20 @@ class ModelConfig:
     layer_rotaries: tuple[int, ...]
     layer_windows: tuple[int | None, ...]
     layer_convolutions: tuple[bool, ...]
+    layer_recurrences: tuple[bool, ...]
+    delta: DeltaConfig | None
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
 
+    @property
+    def layer_attentions(self) -> tuple[bool, ...]:
+        """For each layer, whether it has attention."""
+        both = zip(self.layer_convolutions, self.layer_recurrences, strict=True)
+        return tuple(not (convolves or recurs) for convolves, recurs in both)
+
     def require_attention(self, command: str) -> None:
-        """OptionError if a layer is a convolution, for commands that only know attention."""
-        if any(self.layer_convolutions):
+        """OptionError if a layer has no attention, for commands that only know layers with attention."""
+        if not all(self.layer_attentions):
             raise OptionError(f"{command} needs a model whose layers all have attention, not {self.architecture}")
 
     def heads_of(self, layer: int) -> int:
@@ -156,7 +170,10 @@ class ModelConfig:
         return self.hidden_size // self.head_dim if self.layer_convolutions[layer] else self.num_heads
 
     def kv_heads_of(self, layer: int) -> int:
-        """Heads in each of a layer's two caches. A convolution has half of its channels in each."""
+        """Heads in each of a layer's two caches. A convolution has half of its channels in each, linear attention half
+        of the rows that it reads again."""
+        if self.layer_recurrences[layer] and self.delta is not None:
+            return self.delta.cached_heads(self.head_dim)
         return self.heads_of(layer) // 2 if self.layer_convolutions[layer] else self.num_kv_heads
 
     @property
@@ -211,7 +228,9 @@ class ModelConfig:
         window = _window(config, family, source) if "sliding_attention" in kinds else None
         window = None if window is None or window >= longest else window
         taps = numbers.size("conv_L_cache", family.default("conv_L_cache")) if CONVOLUTION in kinds else None
-        windows = {"full_attention": None, "sliding_attention": window, CONVOLUTION: taps}
+        delta = _delta_config(config, family, source) if LINEAR in kinds else None
+        reread = None if delta is None else delta.reread_rows
+        windows = {"full_attention": None, "sliding_attention": window, CONVOLUTION: taps, LINEAR: reread}
         if taps == 1:
             raise CheckpointError(f"{source}: conv_L_cache must be at least 2, not 1")
         if taps is not None and hidden % (2 * head_dim):
@@ -236,7 +255,7 @@ class ModelConfig:
             output_bias=bias and family.output_bias,
             norms=family.norms if _flag(config, family, "use_sandwich_norm") else "before",
             query_key_norm=family.query_key_norm,
-            attention_gate=family.attention_gate and _flag(config, family, "use_attention_gate"),
+            attention_gate=family.attention_gate if _flag(config, family, "use_attention_gate") else "none",
             activation=family.activation,
             attention_scale=multipliers.attention,
             embedding_scale=multipliers.embedding / multipliers.residual,
@@ -245,6 +264,8 @@ class ModelConfig:
             layer_rotaries=layer_rotaries,
             layer_windows=tuple(windows[kind] for kind in kinds),
             layer_convolutions=tuple(kind == CONVOLUTION for kind in kinds),
+            layer_recurrences=tuple(kind == LINEAR for kind in kinds),
+            delta=delta,
             bos_token_id=config.get("bos_token_id"),
             eos_token_ids=_end_tokens(config, vocab, source),
         )
@@ -338,13 +359,30 @@ def _intermediate_size(config: dict[str, Any], family: Family, source: str) -> i
     return -(-int(numbers.number("block_ffn_dim_multiplier", 1.0) * size) // multiple) * multiple
 
 
+def _delta_config(config: dict[str, Any], family: Family, source: str) -> DeltaConfig:
+    """The sizes of linear attention."""
+
+    def size(name: str) -> int:
+        return Fields(config, source).size(f"linear_{name}", family.default(f"linear_{name}"))
+
+    keys, values = size("num_key_heads"), size("num_value_heads")
+    if values % keys:
+        raise CheckpointError(
+            f"{source}: linear_num_value_heads must be a multiple of linear_num_key_heads ({keys}), not {values}"
+        )
+    if (taps := size("conv_kernel_dim")) == 1:
+        raise CheckpointError(f"{source}: linear_conv_kernel_dim must be at least 2, not 1")
+    return DeltaConfig(keys, values, size("key_head_dim"), size("value_head_dim"), taps)
+
+
 def _layer_types(config: dict[str, Any], family: Family, layers: int, source: str) -> list[str]:
-    """`full_attention`, `sliding_attention` or `conv` for each layer, as in transformers."""
+    """`full_attention`, `sliding_attention`, `conv` or `linear_attention` for each layer, as in transformers."""
     full, sliding = "full_attention", "sliding_attention"
     found = config.get("layer_types")
     if found is not None and family.layer_types:
         found = [full if kind == "attention" else kind for kind in found] if isinstance(found, list) else [found]
-        known = (full, *([sliding] * (family.sliding != "none")), *([CONVOLUTION] * family.convolutions))
+        others = {sliding: family.sliding != "none", CONVOLUTION: family.convolutions, LINEAR: family.linear}
+        known = (full, *(kind for kind, has in others.items() if has))
         if len(found) != layers or not set(found) <= set(known):
             raise CheckpointError(
                 f"{source}: layer_types {config['layer_types']!r:.80} is not supported ({' and '.join(known)}, one for "
@@ -358,6 +396,9 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
                 f"{source}: full_attn_idxs must be a list of numbers from 0 to {layers - 1}, not {attending!r:.80}"
             )
         return [full if i in attending else CONVOLUTION for i in range(layers)]
+    if family.linear:
+        every = Fields(config, source).size("full_attention_interval", family.default("full_attention_interval"))
+        return [LINEAR if (i + 1) % every else full for i in range(layers)]
     if family.sliding == "from":
         first = Fields(config, source).size("max_window_layers", 28) if config.get("max_window_layers") != 0 else 0
         return [sliding if config.get("use_sliding_window") and i >= first else full for i in range(layers)]
@@ -406,7 +447,7 @@ def _rotaries(
     config = {**config, **{name: defaults[name] for name in missing}}
     config = with_ntk_alpha(config, head_dim, source, theta) if family.rotary_alpha else config
     rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
-    without_rotary = {CONVOLUTION}
+    without_rotary = {CONVOLUTION, LINEAR}
     if not family.full_rotary and _window(config, family, source) is not None:
         without_rotary.add("full_attention")
     turned = [

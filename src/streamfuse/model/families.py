@@ -22,6 +22,9 @@ Norms = Literal["before", "after", "both"]
 QueryKeyNorm = Literal["none", "head", "head after rope", "width"]
 Activation = Literal["silu", "gelu_tanh"]
 CONVOLUTION = "conv"  # in `layer_types`: a layer with a short convolution in place of attention
+LINEAR = "linear_attention"  # in `layer_types`: a layer with a gated delta rule in place of attention
+# Attention's output multiplied by sigmoids: one for each head, or one for each number.
+AttentionGate = Literal["none", "head", "number"]
 # Layers with a sliding window where `layer_types` is missing or not read: none, with `use_sliding_window` those from
 # `max_window_layers` on or those without a rotary embedding, all if `sliding_window` is a number, all except every
 # n-th, where n is `sliding_window_pattern`. LFM3: layer i, counted from 0, has full attention if i % 4 == 2, a window
@@ -32,7 +35,7 @@ _PREFIX = "model."
 # In checkpoints that also have parts for images or sound: prefixes of the text model, and names of the other parts.
 _TEXT = re.compile(r"(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")
 _NOT_TEXT = re.compile(
-    r"(?:model\.)?(?:vision_tower|vision_model|visual|audio_tower|multi_modal_projector|connector)\."
+    r"(?:model\.)?(?:vision_tower|vision_model|visual|audio_tower|multi_modal_projector|connector|mtp)\."
 )
 _AFTER = {"post_attention_layernorm": "attention_output_norm", "post_feedforward_layernorm": "mlp_output_norm"}
 _LFM = {
@@ -64,7 +67,9 @@ class Family:
         sliding: which layers have a window where `layer_types` is missing or not read.
         layer_types: whether `layer_types` is read; some classes of transformers ignore it.
         convolutions: whether layers can be short convolutions.
-        attention_gate: whether attention heads can have gates (`use_attention_gate`).
+        linear: whether layers can have linear attention (a gated delta rule).
+        attention_gate: gates of attention's output; `use_attention_gate` can switch those of a family that reads it
+            off. Gates of numbers are stored with q, head by head.
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
@@ -88,7 +93,8 @@ class Family:
     sliding: Sliding = "none"
     layer_types: bool = True
     convolutions: bool = False
-    attention_gate: bool = False
+    linear: bool = False
+    attention_gate: AttentionGate = "none"
     qkv_bias: bool | None = None
     output_bias: bool = True
     partial_rotary: bool = False
@@ -258,7 +264,7 @@ FAMILIES: dict[str, Family] = {
         eps_field="norm_eps",
         sliding="lfm3",
         convolutions=True,
-        attention_gate=True,
+        attention_gate="head",
         names={
             **_LFM,
             "post_operator_norm": "attention_output_norm",
@@ -266,6 +272,30 @@ FAMILIES: dict[str, Family] = {
             "self_attn.gate_proj": "self_attn.g_proj",
         },
         fused={"conv.in_proj": ("conv.k_proj", "conv.q_proj", "conv.v_proj")},
+    ),
+    "Qwen3_5ForCausalLM": Family(
+        "qwen3_5_text",
+        {"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32768, "partial_rotary_factor": 0.25,
+         "full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+         "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32},
+        reads=("partial_rotary_factor",),
+        norm_offset=1.0,
+        query_key_norm="head",
+        linear=True,
+        attention_gate="number",
+        partial_rotary=True,
+        names={
+            "linear_attn.norm": "linear_attn.output_norm",
+            "linear_attn.in_proj_a": "linear_attn.a_proj",
+            "linear_attn.in_proj_b": "linear_attn.b_proj",
+            "linear_attn.in_proj_z": "linear_attn.g_proj",
+            "linear_attn.out_proj": "linear_attn.o_proj",
+            "linear_attn.conv1d": "linear_attn.taps",
+        },
+        fused={
+            "linear_attn.in_proj_qkv": ("linear_attn.q_proj", "linear_attn.k_proj", "linear_attn.v_proj"),
+            "self_attn.q_proj": ("self_attn.q_proj", "self_attn.g_proj"),
+        },
     ),
 }  # fmt: skip
 ACTIVATIONS: dict[Activation, tuple[str, ...]] = {
@@ -279,10 +309,10 @@ UNSUPPORTED = {
     "MixtralForCausalLM": "experts (num_local_experts)",
     "Qwen2MoeForCausalLM": "experts (num_experts)",
     "Qwen3MoeForCausalLM": "experts (num_experts)",
-    "Qwen3NextForCausalLM": "linear attention (layer_types) and experts (num_experts)",
+    "Qwen3NextForCausalLM": "experts (num_experts)",
+    "Qwen3_5MoeForCausalLM": "experts (num_experts)",
     "Lfm2MoeForCausalLM": "experts (num_experts)",
     "Llama4ForCausalLM": "chunked attention (layer_types) and experts (num_local_experts)",
-    "Qwen3_5ForCausalLM": "linear attention (layer_types)",
     "Gemma3nForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
     "Gemma4ForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
     "FalconH1ForCausalLM": "Mamba layers",
@@ -332,6 +362,7 @@ def from_checkpoint(name: str, value: Tensor, config: ModelConfig) -> dict[str, 
     """The tensors of the model that a checkpoint's tensor contains, in its dtype. Norms that differ from the stored
     ones are float32 where that dtype would round them, or where the family multiplies by them in float32."""
     parts = _parts(name, len(value), config)
+    value = value if (order := _gate_order(parts, config)) is None else value[order]
     split = {part: value[rows.start : rows.stop] if len(parts) > 1 else value for part, rows in parts.items()}
     return {part: _converted(part, tensor, config) for part, tensor in split.items()}
 
@@ -348,7 +379,9 @@ def to_checkpoint(state: Mapping[str, Tensor], config: ModelConfig) -> dict[str,
     for whole, parts in family.fused.items():
         for name in [name for name in left if f".{parts[0]}." in name]:
             start, _, kind = name.partition(f".{parts[0]}.")
-            found[f"{start}.{whole}.{kind}"] = torch.cat([left.pop(f"{start}.{part}.{kind}") for part in parts])
+            own = [f"{start}.{part}.{kind}" for part in parts]
+            order, joined = _gate_order(own, config), torch.cat([left.pop(name) for name in own])
+            found[f"{start}.{whole}.{kind}"] = joined if order is None else joined[order.argsort()]
     back = {own: stored for stored, own in family.names.items()}
     found |= {_renamed(name, back): value for name, value in left.items()}
     return {name if name.startswith("lm_head.") else _PREFIX + name: v.contiguous() for name, v in found.items()}
@@ -368,9 +401,23 @@ def _parts(name: str, rows: int, config: ModelConfig) -> dict[str, range]:
     return {_renamed(name, family.names): range(rows)}
 
 
+def _gate_order(parts: Iterable[str], config: ModelConfig) -> Tensor | None:
+    """The permutation, int64 [N], of rows that are q and gates of each head in turn to all of q, then all gates; None
+    if a checkpoint's tensor with these parts is another one."""
+    import torch  # not for the configuration, which every command reads
+
+    if config.attention_gate != "number" or not any(".self_attn.g_proj." in part for part in parts):
+        return None
+    rows = torch.arange(2 * config.num_heads * config.head_dim)
+    return rows.view(config.num_heads, 2, config.head_dim).transpose(0, 1).flatten()
+
+
 def _sizes(parts: tuple[str, ...], rows: int, config: ModelConfig) -> list[int]:
-    """The outputs of fused projections: those of attention's q, k and v follow from the heads, others are equal."""
-    if parts[0] != "self_attn.q_proj":
+    """The outputs of fused projections: those of q, k and v follow from the heads, others are equal."""
+    if parts[0] == "linear_attn.q_proj" and config.delta is not None:
+        keys = config.delta.keys
+        return [keys, keys, max(rows - 2 * keys, 0)]
+    if parts[0] != "self_attn.q_proj" or len(parts) != 3:
         return [rows // len(parts)] * len(parts)
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     return [query, kv, max(rows - query - kv, 0)]
@@ -385,33 +432,35 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 
 
 def _converted(name: str, value: Tensor, config: ModelConfig) -> Tensor:
-    family = FAMILIES[config.architecture]
-    if _is_norm(name):
-        scale = config.logits_scale if name == "norm.weight" else 1.0
-        wide = (value.float() + family.norm_offset) / scale
-        # bfloat16 has 8 significant bits: rounded to it, 1 + w would lose most of a small w.
-        narrow = wide.to(value.dtype)
-        return wide if family.norm_offset or not narrow.float().equal(wide) else narrow
-    order = rotary_order(name, config)
-    return value if order is None else value[order]
+    family, order = FAMILIES[config.architecture], rotary_order(name, config)
+    value = value if order is None else value[order]
+    if not _is_norm(name):
+        return value
+    scale = config.logits_scale if name == "norm.weight" else 1.0
+    wide = (value.float() + family.norm_offset) / scale
+    # bfloat16 has 8 significant bits: rounded to it, 1 + w would lose most of a small w.
+    narrow = wide.to(value.dtype)
+    return wide if family.norm_offset or not narrow.float().equal(wide) else narrow
 
 
 def _restored(name: str, value: Tensor, config: ModelConfig) -> Tensor:
-    family = FAMILIES[config.architecture]
-    if _is_norm(name):
-        value = value * config.logits_scale if name == "norm.weight" and config.logits_scale != 1 else value
-        return value - family.norm_offset if family.norm_offset else value
-    order = rotary_order(name, config)
-    return value if order is None else value[order.argsort()]
+    family, order = FAMILIES[config.architecture], rotary_order(name, config)
+    value = value if order is None else value[order.argsort()]
+    if not _is_norm(name):
+        return value
+    value = value * config.logits_scale if name == "norm.weight" and config.logits_scale != 1 else value
+    return value - family.norm_offset if family.norm_offset else value
 
 
 def _is_norm(name: str) -> bool:
-    return name.rpartition(".")[0].endswith("norm")
+    """Whether a tensor is the weight of a norm with the family's offset: all except those of linear attention."""
+    owner = name.rpartition(".")[0]
+    return owner.endswith("norm") and not owner.endswith("linear_attn.output_norm")
 
 
 def rotary_order(name: str, config: ModelConfig) -> Tensor | None:
-    """The permutation, int64 [N], of rows of q or k from the checkpoint's order to the model's (`value[order]`); None
-    if the order is the same or the tensor is neither.
+    """The permutation, int64 [N], of rows of q or k, or of the weights of their norms, from the checkpoint's order to
+    the model's (`value[order]`); None if the order is the same or the tensor is neither.
 
     The numbers of a head that are rotated together are half a head apart here, also where only a part of the head is
     rotated (the others have angles of 0). In a checkpoint they are half of the rotated numbers apart, or neighbors.
@@ -423,11 +472,12 @@ def rotary_order(name: str, config: ModelConfig) -> Tensor | None:
         size // 2 for size in (config.head_dim, config.rotaries[0].size, config.rotaries[0].frequency_dim)
     )
     interleaved = FAMILIES[config.architecture].interleaved_rotary
-    rows_of = ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
-    if not name.endswith(rows_of) or turned == 0 or (apart == half and not interleaved):
+    rows_of = ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias", "q_norm.weight", "k_norm.weight")
+    if not name.endswith(rows_of) or "linear_attn." in name or turned == 0 or (apart == half and not interleaved):
         return None
     rotated, left = torch.arange(2 * turned), torch.arange(2 * turned, config.head_dim)
     first, second = (rotated[::2], rotated[1::2]) if interleaved else (rotated[:turned], rotated[turned:])
     head = torch.cat([first, left[: half - turned], second, left[half - turned :]])
-    heads = config.num_heads if "q_proj" in name else config.num_kv_heads
+    heads = config.num_heads if "q_proj" in name or "q_norm" in name else config.num_kv_heads
+    heads = 1 if "norm" in name and config.query_key_norm != "width" else heads
     return (torch.arange(heads)[:, None] * config.head_dim + head).flatten()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .config import ModelConfig
+from .delta_config import DeltaConfig
 from .families import own_name, own_shapes, text_names
 from .fields import CheckpointError, read_object
 from .quantized import Has, Packed, packed_of, shapes_of
@@ -89,12 +90,33 @@ def shapes_in(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return {**whole, **layers}
 
 
+def _linear_attention(sizes: DeltaConfig, hidden: int) -> dict[str, tuple[int, ...]]:
+    outputs = {
+        "a_proj": sizes.value_heads,
+        "b_proj": sizes.value_heads,
+        "q_proj": sizes.keys,
+        "k_proj": sizes.keys,
+        "v_proj": sizes.values,
+        "g_proj": sizes.values,
+    }
+    return {
+        **{f"{name}.weight": (rows, hidden) for name, rows in outputs.items()},
+        "o_proj.weight": (hidden, sizes.values),
+        "taps.weight": (sizes.channels, 1, sizes.taps),
+        "A_log": (sizes.value_heads,),
+        "dt_bias": (sizes.value_heads,),
+        "output_norm.weight": (sizes.value_dim,),
+    }
+
+
 def _mixer(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
-    """The tensors of a layer's attention, or of its convolution."""
+    """The tensors of a layer's attention, or of what it has instead."""
     hidden, head_dim = config.hidden_size, config.head_dim
     if config.layer_convolutions[layer]:
         found = {f"conv.{name}.weight": (hidden, hidden) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
         return {**found, "conv.taps.weight": (hidden, 1, config.layer_windows[layer] or 0)}
+    if config.layer_recurrences[layer] and config.delta is not None:
+        return {f"linear_attn.{name}": shape for name, shape in _linear_attention(config.delta, hidden).items()}
     query, kv = config.num_heads * head_dim, config.num_kv_heads * head_dim
     mixer: dict[str, tuple[int, ...]] = {}
     for name, rows in (("q_proj", query), ("k_proj", kv), ("v_proj", kv)):
@@ -104,8 +126,9 @@ def _mixer(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
     mixer["self_attn.o_proj.weight"] = (hidden, query)
     if config.output_bias:
         mixer["self_attn.o_proj.bias"] = (hidden,)
-    if config.attention_gate:
-        mixer["self_attn.g_proj.weight"] = (config.num_heads, hidden)
+    if config.attention_gate != "none":
+        gates = config.num_heads if config.attention_gate == "head" else query
+        mixer["self_attn.g_proj.weight"] = (gates, hidden)
     if config.query_key_norm != "none":
         wide = config.query_key_norm == "width"
         mixer |= {"self_attn.q_norm.weight": (query if wide else head_dim,)}

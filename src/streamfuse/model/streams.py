@@ -64,7 +64,9 @@ class Segments:
         """Eq. 2 in each text: own q, k, v [B, P, G, ...], main k, v [B, T, ...]; places [B, P] are positions in the
         text."""
         parts = (*map(self.split_carrying, own), *map(self.split, main), self.split_carrying(places))
-        mix = _stream_convolution if block.convolves else _stream_attention
+        mix = _stream_attention
+        if block.convolves or block.recurs:
+            mix = _stream_convolution if block.convolves else _stream_recurrence
         return torch.cat([mix(block, *text) for text in zip(*parts, strict=True)], 1)
 
 
@@ -356,7 +358,7 @@ class StreamFused(nn.Module):
                 main = block.finish(main, segments.mix(block, q, k, v), adapt)
             adapt = self.stream_adapter(i)
             sq, sk, sv = block.qkv(streams, *stream_rotary[block.rotary], adapt)
-            sv = sv if block.convolves else self.rotate_value(sv)
+            sv = sv if block.convolves or block.recurs else self.rotate_value(sv)
             attended = segments.mix_streams(block, (sq, sk, sv), (k, v), places)
             streams = block.finish(streams, attended, adapt)
         with torch.set_grad_enabled(main_gradients):
@@ -386,6 +388,14 @@ def _stream_convolution(
     rows = main[batch, before.clamp(min=0)] * (before >= 0).unsqueeze(-1)
     rows = torch.cat([rows, torch.cat([k, v], -2).flatten(-2)], 2)  # [B, P, L - 1 + G, h]
     return q.flatten(-2) * sum(rows[:, :, i : i + streams] * tap for i, tap in enumerate(taps))
+
+
+def _stream_recurrence(
+    block: Block, q: Tensor, k: Tensor, v: Tensor, main_k: Tensor, main_v: Tensor, at: Tensor
+) -> Tensor:
+    """Linear attention over the rows that `_stream_attention` attends to. Arguments and result as there."""
+    own, main = (torch.cat(halves, -2).flatten(-2) for halves in ((k, v), (main_k, main_v)))
+    return block.linear_attn.mix_streams(own, main, at)
 
 
 def _stream_attention(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import ModelConfig
+from .delta_rule import GatedDeltaNet
 from .families import Activation, QueryKeyNorm
 from .rope import attention_factor, scaled_frequencies
 
@@ -89,7 +90,8 @@ class Attention(nn.Module):
             wide = self.query_key_norm == "width"
             self.q_norm = RMSNorm(self.num_heads * d if wide else d, config.rms_norm_eps)
             self.k_norm = RMSNorm(self.num_kv_heads * d if wide else d, config.rms_norm_eps)
-        self.g_proj = nn.Linear(h, self.num_heads, bias=False) if config.attention_gate else None
+        gates = {"none": 0, "head": self.num_heads, "number": self.num_heads * d}[config.attention_gate]
+        self.g_proj = nn.Linear(h, gates, bias=False) if gates else None
 
 
 class ShortConvolution(nn.Module):
@@ -142,7 +144,8 @@ class Block(nn.Module):
         rotary: the index of its rotary embedding.
         window: how many tokens a token's output depends on, itself included; None: all.
         convolves: whether it is a short convolution instead of attention.
-        mixer: `conv` or `self_attn`, whichever it has.
+        recurs: whether it has linear attention instead.
+        mixer: `conv`, `linear_attn` or `self_attn`, whichever it has.
     """
 
     input_layernorm: RMSNorm | None  # before attention
@@ -159,8 +162,12 @@ class Block(nn.Module):
             return RMSNorm(config.hidden_size, config.rms_norm_eps) if wanted else None
 
         self.input_layernorm = norm(before)
-        self.convolves = config.layer_convolutions[layer]
-        if self.convolves:
+        self.convolves, self.recurs = config.layer_convolutions[layer], config.layer_recurrences[layer]
+        if self.recurs:
+            assert config.delta is not None
+            output_norm = RMSNorm(config.delta.value_dim, config.rms_norm_eps)
+            self.linear_attn = GatedDeltaNet(config.hidden_size, config.delta, config.head_dim, output_norm)
+        elif self.convolves:
             assert self.window is not None
             self.conv = ShortConvolution(config, self.window)
         else:
@@ -171,17 +178,31 @@ class Block(nn.Module):
         self.mlp_output_norm = norm(after)
 
     @property
-    def mixer(self) -> Attention | ShortConvolution:
+    def mixer(self) -> Attention | ShortConvolution | GatedDeltaNet:
+        if self.recurs:
+            return self.linear_attn
         return self.conv if self.convolves else self.self_attn
+
+    @property
+    def gate_projections(self) -> list[nn.Linear]:
+        """The projections of attention that cannot have low-rank adapters: those whose outputs are gates."""
+        if self.recurs:
+            return [self.linear_attn.g_proj, self.linear_attn.a_proj, self.linear_attn.b_proj]
+        return [] if self.mixer.g_proj is None else [self.mixer.g_proj]
 
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor, adapter: Adapter = no_adapter) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated query [..., num_heads, head_dim], rotated key and plain value [..., num_kv_heads, head_dim].
 
-        Of a convolution: q, and the two halves of k * v. Nothing is rotated.
+        Of a convolution: q, and the two halves of k * v. Of linear attention: no query, and the two halves of its
+        cached rows. Nothing is rotated.
         """
         a = self.mixer
         y = normed(self.input_layernorm, x)
         q, k, v = (project(getattr(a, name), name, y, adapter) for name in ("q_proj", "k_proj", "v_proj"))
+        if isinstance(a, GatedDeltaNet):
+            gates = torch.cat([a.a_proj(y), a.b_proj(y)], -1)
+            rows = a.spread(gates, torch.cat([q, k, v], -1)).unflatten(-1, (-1, a.head_dim))
+            return (rows[..., :0, :], *rows.chunk(2, -2))
         if isinstance(a, ShortConvolution):
             return (q.unflatten(-1, (-1, a.head_dim)), *(k * v).unflatten(-1, (-1, a.head_dim)).chunk(2, -2))
         if a.query_key_norm == "width":
@@ -195,7 +216,10 @@ class Block(nn.Module):
         return q, k, v
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal attention or convolution of whole texts: q [B, T, Hq, D], k and v [B, T, Hkv, D] -> [B, T, Hq * D]."""
+        """Causal attention, or what a layer has instead, of whole texts: q [B, T, Hq, D], k and v [B, T, Hkv, D] ->
+        [B, T, Hq * D]."""
+        if self.recurs:
+            return self.linear_attn.mix(torch.cat([k, v], -2).flatten(-2))
         if self.convolves:
             return convolve(q, k, v, self.conv.taps)
         return attend_causal(q, k, v, self.window)
@@ -205,8 +229,10 @@ class Block(nn.Module):
         return self.feed_forward(self.add_attention(x, attended, adapter), adapter)
 
     def add_attention(self, x: Tensor, attended: Tensor, adapter: Adapter = no_adapter) -> Tensor:
-        """x plus the output projection of `attended`, whose heads may be gated."""
-        if self.mixer.g_proj is not None:
+        """x plus the output projection of `attended`, which may be gated."""
+        if self.recurs:
+            attended = self.linear_attn.gated(attended, self.linear_attn.g_proj(normed(self.input_layernorm, x)))
+        elif self.mixer.g_proj is not None:
             attended = gated_heads(attended, self.mixer.g_proj(normed(self.input_layernorm, x)))
         return x + normed(self.attention_output_norm, project(self.mixer.o_proj, "o_proj", attended, adapter))
 

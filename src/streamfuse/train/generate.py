@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from streamfuse.model.transformer import Block, Transformer, rotary_tables
@@ -53,8 +53,9 @@ def generate_batch(
 
 
 class _Batch:
-    """Sequences and their caches, keys [B, Hkv, D, C] and values [B, Hkv, C, D] per layer; a convolution's input
-    [B, 1, C, h] is among the values, and its keys are empty.
+    """Sequences and their caches, keys [B, Hkv, D, C] and values [B, Hkv, C, D] per layer; what a convolution reads
+    [B, 1, C, channels] is among the values, and its keys are empty. A layer with linear attention has a convolution
+    and, in place of keys, its state [B, Hv, key_dim, value_dim].
 
     Columns of the caches are: the common prefix of all prompts, the padding of a sequence, the rest of its prompt, its
     text, and unused columns. `bias` [B, C] is 0 for a sequence's tokens, else -inf.
@@ -75,12 +76,22 @@ class _Batch:
         self.bias = torch.zeros(padded.shape, device=self.device).masked_fill(padded, float("-inf"))
         tables = rotary_tables(config, len(self.columns))
         self.rotary = [(cos.to(self.device), sin.to(self.device)) for cos, sin in tables]
-        windows = zip(config.layer_windows, config.layer_convolutions, strict=True)
-        self.windows = {window for window, convolves in windows if not convolves}
+        attending = [block for block in model.blocks if not (block.convolves or block.recurs)]
+        self.windows = {block.window for block in attending}
+        caches = [self._caches(block, len(prompts)) for block in model.blocks]
+        self.keys, self.values = [keys for keys, _ in caches], [values for _, values in caches]
+
+    def _caches(self, block: Block, count: int) -> tuple[Tensor, Tensor]:
+        config, weight = self.model.config, self.model.embed_tokens.weight
+        if block.recurs and (sizes := config.delta) is not None:
+            state = weight.new_zeros(count, sizes.value_heads, sizes.key_dim, sizes.value_dim, dtype=torch.float32)
+            return state, weight.new_zeros(count, 1, self.width, sizes.channels)
         heads, dim = config.num_kv_heads, config.head_dim
-        shapes = [(0, 1, config.hidden_size) if yes else (heads, heads, dim) for yes in config.layer_convolutions]
-        self.keys = [weight.new_zeros(len(prompts), count, size, self.width) for count, _, size in shapes]
-        self.values = [weight.new_zeros(len(prompts), count, self.width, size) for _, count, size in shapes]
+        if block.convolves:
+            return weight.new_zeros(count, 0, dim, self.width), weight.new_zeros(
+                count, 1, self.width, config.hidden_size
+            )
+        return weight.new_zeros(count, heads, dim, self.width), weight.new_zeros(count, heads, self.width, dim)
 
     def read_prompts(self, prompts: Sequence[list[int]]) -> Tensor:
         """Prefill the prompts: logits [B, V] after the last token of each."""
@@ -88,7 +99,7 @@ class _Batch:
         if start:
             self._layers(torch.tensor([prompts[0][:start]], device=self.device), slice(0, 1), 0)
             for keys, values in zip(self.keys, self.values, strict=True):
-                keys[1:, :, :, :start], values[1:, :, :start] = keys[:1, :, :, :start], values[:1, :, :start]
+                keys[1:], values[1:, :, :start] = keys[:1], values[:1, :, :start]
         last = []
         for some in _chunks([len(prompt) - start for prompt in prompts]):
             rests = [prompt[start:] for prompt in prompts[some]]
@@ -128,7 +139,8 @@ class _Batch:
         """Add columns; the products use whole caches, without a copy, so caches are never much longer than needed."""
         self.bias = F.pad(self.bias, (0, MORE_COLUMNS), value=float("-inf"))
         for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
-            self.keys[layer] = F.pad(keys, (0, MORE_COLUMNS))
+            if not self.model.blocks[layer].recurs:
+                self.keys[layer] = F.pad(keys, (0, MORE_COLUMNS))
             self.values[layer] = F.pad(values, (0, 0, 0, MORE_COLUMNS))
 
     def _logits(self, x: Tensor) -> Tensor:
@@ -149,20 +161,27 @@ class _Batch:
         x = self.model.embed(ids)
         for block, keys, values in zip(self.model.blocks, self.keys, self.values, strict=True):
             q, k, v = block.qkv(x, *rotary[block.rotary])
-            if block.convolves:
-                values[some, 0, start:stop] = torch.cat([k, v], -2).flatten(-2)
-                x = block.finish(x, q.flatten(-2) * self._convolved(block, values[some, 0], positions, padding))
+            if block.convolves or block.recurs:
+                gates, read = q.flatten(-2), torch.cat([k, v], -2).flatten(-2)
+                if block.recurs:
+                    gates, read = block.linear_attn.gathered(read)
+                values[some, 0, start:stop] = read
+                taps = block.linear_attn.taps if block.recurs else block.conv.taps
+                mixed = self._convolved(taps, values[some, 0], positions, padding)
+                if block.recurs:
+                    absent = (columns >= self.shared) & (columns < self.shared + padding)
+                    mixed, keys[some] = block.linear_attn.recur(mixed, gates, keys[some], absent)
+                x = block.finish(x, mixed if block.recurs else gates * mixed)
                 continue
             keys[some, :, :, start:stop] = k.permute(0, 2, 3, 1)
             values[some, :, start:stop] = v.transpose(1, 2)
             x = block.finish(x, _attend(q, keys[some], values[some], biases[block.window]))
         return x
 
-    def _convolved(self, block: Block, read: Tensor, positions: Tensor, padding: Tensor) -> Tensor:
+    def _convolved(self, taps: nn.Conv1d, read: Tensor, positions: Tensor, padding: Tensor) -> Tensor:
         """The convolution of read [b, C, h] at positions [b, T] of sequences with padding [b, 1]: [b, T, h]."""
-        taps = block.conv.taps.weight.squeeze(1).T.flip(0)  # [L, h], the one of the row itself first
         out = torch.zeros_like(read[:, : positions.shape[1]])
-        for back, tap in enumerate(taps):
+        for back, tap in enumerate(taps.weight.squeeze(1).T.flip(0)):  # [h], the one of the row itself first
             place = positions - back
             column = place + torch.where(place < self.shared, 0, padding)
             rows = read.gather(1, column.clamp(min=0).unsqueeze(-1).expand(-1, -1, read.shape[-1]))
