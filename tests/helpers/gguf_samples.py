@@ -143,6 +143,45 @@ def kv_heads_of(config: ModelConfig) -> int | list[int]:
     return [0 if convolves else config.num_kv_heads for convolves in config.layer_convolutions]
 
 
+def qwen35_tensors(model: Transformer) -> dict[str, np.ndarray]:
+    """As convert_hf_to_gguf.py stores them: A, not its logarithm; norms with their offset; value heads in tiles."""
+    sizes = model.config.delta
+    assert sizes is not None
+    names = {
+        "input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "post_attention_norm.weight",
+        "self_attn.q_proj.weight": "attn_q.weight", "self_attn.k_proj.weight": "attn_k.weight",
+        "self_attn.v_proj.weight": "attn_v.weight", "self_attn.o_proj.weight": "attn_output.weight",
+        "self_attn.q_norm.weight": "attn_q_norm.weight", "self_attn.k_norm.weight": "attn_k_norm.weight",
+        "linear_attn.in_proj_qkv.weight": "attn_qkv.weight", "linear_attn.in_proj_z.weight": "attn_gate.weight",
+        "linear_attn.in_proj_a.weight": "ssm_alpha.weight", "linear_attn.in_proj_b.weight": "ssm_beta.weight",
+        "linear_attn.conv1d.weight": "ssm_conv1d.weight", "linear_attn.norm.weight": "ssm_norm.weight",
+        "linear_attn.out_proj.weight": "ssm_out.weight", "linear_attn.A_log": "ssm_a",
+        "linear_attn.dt_bias": "ssm_dt.bias", "mlp.gate_proj.weight": "ffn_gate.weight",
+        "mlp.up_proj.weight": "ffn_up.weight", "mlp.down_proj.weight": "ffn_down.weight",
+    }  # fmt: skip
+    top = {"embed_tokens.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}
+    tiled = np.arange(sizes.value_heads).reshape(sizes.key_heads, -1).T.flatten()
+    rows = (tiled[:, None] * sizes.value_dim + np.arange(sizes.value_dim)).flatten()
+    joined = np.concatenate([np.arange(2 * sizes.keys), 2 * sizes.keys + rows])
+    order = {"in_proj_qkv": joined, "conv1d": joined, "in_proj_z": rows, "norm": slice(None)}
+    out = {}
+    for name, tensor in to_checkpoint(model.state_dict(), model.config).items():
+        own, value = name.removeprefix("model."), tensor.numpy()
+        if own.endswith("norm.weight") and not own.endswith("linear_attn.norm.weight"):
+            value = value + 1
+        if not own.startswith("layers."):
+            out[top.get(own, "output.weight")] = value
+            continue
+        _, layer, part = own.split(".", 2)
+        if part.startswith("linear_attn.out_proj"):
+            value = value[:, rows]
+        elif part.startswith("linear_attn."):
+            value = value[order.get(part.split(".")[1], tiled)]
+            value = -np.exp(value) if part.endswith("A_log") else value.squeeze()
+        out[f"blk.{layer}.{names[part]}"] = np.ascontiguousarray(value)
+    return out
+
+
 def gguf_tensors(model: Transformer, architecture: str) -> dict[str, np.ndarray]:
     names = {
         "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
@@ -170,6 +209,8 @@ def gguf_tensors(model: Transformer, architecture: str) -> dict[str, np.ndarray]
         top["embedding_norm"] = "token_embd_norm"
         stored = to_checkpoint(state, model.config).items()
         state = {name.removeprefix("model."): value.squeeze(1) if value.ndim == 3 else value for name, value in stored}
+    if architecture == "qwen35":
+        return qwen35_tensors(model)
     for name, value in state.items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue

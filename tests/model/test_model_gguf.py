@@ -513,7 +513,7 @@ def test_other_architectures_and_files_are_refused(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(
         CheckpointError,
-        match=r"architecture 'mamba' is not supported; supported are llama, .*, lfm2; .* add a model family",
+        match=r"architecture 'mamba' is not supported; supported are llama, .*, qwen35; .* add a model family",
     ):
         convert(tmp_path / "m.gguf", tmp_path / "hf")
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes([1]) + bytes(40))

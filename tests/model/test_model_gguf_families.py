@@ -182,6 +182,27 @@ FILES = {
         "hunyuan",
     ),
     "qwen2vl": File({"attention_bias": True, **HEADS}, {"rope.dimension_sections": [2, 3, 3, 0]}, "qwen2"),
+    "qwen35": File(
+        {
+            "num_hidden_layers": 4,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 6,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            **HEADS,
+        },
+        {
+            "rope.dimension_count": 4,
+            "rope.dimension_sections": [1, 1, 0, 0],
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 8,
+            "ssm.group_count": 2,
+            "ssm.time_step_rank": 6,
+            "ssm.inner_size": 48,
+            "full_attention_interval": 4,
+        },
+        "qwen35",
+    ),
     "qwen3vl": File({**HEADS}, {"rope.dimension_sections": [2, 3, 3, 0], "n_deepstack_layers": 3}, "qwen2"),
 }
 
@@ -250,6 +271,7 @@ def test_eos_that_is_an_ordinary_token_is_replaced_by_eot(tmp_path: Path) -> Non
     ("pre", "text", "words"),
     [
         ("tekken", "HelloWorld don't 1234", ["Hello", "World", " don", "'t", " ", "1", "2", "3", "4"]),
+        ("qwen35", "Hello\u0301World's 12", ["Hello\u00cc\u0123World", "'s", " ", "1", "2"]),  # U+0301 in bytes
         ("exaone4", "HelloWorld don't 1234", ["HelloWorld", " don", "'t", " 1234"]),
         ("hunyuan-dense", "Hello.World 12345", ["Hello", ".World", " ", "123", "45"]),
         ("hunyuan", "Hello.World 12", ["Hello", ".World", " ", "1", "2"]),

@@ -19,6 +19,8 @@ from streamfuse.durable import reason
 
 from .families import FAMILIES
 from .fields import ADD_A_FAMILY, CheckpointError
+from .gguf_linear import LAYER_NAMES as LINEAR_NAMES
+from .gguf_linear import WHOLE_NAMES, in_checkpoint
 from .gguf_settings import (
     CONVERSION,
     LONGROPE,
@@ -71,6 +73,7 @@ _OWN_LAYER_NAMES = {
         "ffn_down": "feed_forward.w2",
     },
     "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+    "qwen35": LINEAR_NAMES,
 }
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _OWN_TOP_NAMES = {"lfm2": {"token_embd_norm": "model.embedding_norm"}}  # after the last layer, despite its name
@@ -204,6 +207,8 @@ def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict
             if tensor.name == _SHORT_FACTORS:
                 config["rope_scaling"] = longrope_of(fields, [decimal(factor) for factor in tensor.data])
             continue
+        if _layer_of(tensor.name) >= config["num_hidden_layers"] and fields.get(f"{architecture}.nextn_predict_layers"):
+            continue  # of a layer that predicts one more token (MTP) from the model's last hidden state
         name = tensor_name(tensor.name, architecture, path)
         try:
             weight = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
@@ -221,7 +226,9 @@ def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict
             weight = _unpermute(weight, permuted[part])
         if tensor.name.endswith(_CONVOLUTION):
             weight = weight[:, None]
-        if norm_offset and tensor.name.endswith("_norm.weight"):
+        if ".linear_attn." in name:
+            weight = in_checkpoint(name, weight, config)
+        elif norm_offset and tensor.name.endswith("_norm.weight"):
             weight = weight - np.float32(norm_offset)
         tensors[name] = np.ascontiguousarray(weight)
     if fields.get(f"{architecture}.rope.scaling.type") == "longrope" and config["rope_scaling"] is None:
@@ -274,6 +281,8 @@ def tensor_name(name: str, architecture: str, path: Path) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
     parts, names = name.split("."), _LAYER_NAMES | _OWN_LAYER_NAMES.get(architecture, {})
     part, kind = _part(name)
+    if architecture == "qwen35" and (whole := ".".join(parts[2:])) in WHOLE_NAMES:
+        return f"model.layers.{parts[1]}.{WHOLE_NAMES[whole]}"
     if part in names:
         return f"model.layers.{parts[1]}.{names[part]}.{kind}"
     top = _TOP_NAMES | _OWN_TOP_NAMES.get(architecture, {})
@@ -282,12 +291,17 @@ def tensor_name(name: str, architecture: str, path: Path) -> str:
     raise CheckpointError(f"{path}: tensor {name!r} is of no supported model; {ADD_A_FAMILY}")
 
 
+def _layer_of(name: str) -> int:
+    """`blk.3.attn_q.weight` -> 3; -1 for a tensor that is of no layer."""
+    block, _, rest = name.partition(".")
+    layer = rest.partition(".")[0]
+    return int(layer) if block == "blk" and layer.isdecimal() else -1
+
+
 def _part(name: str) -> tuple[str, str]:
     """`blk.3.attn_q.weight` -> `attn_q`, `weight`; empty for a tensor that is of no layer."""
-    block, _, rest = name.partition(".")
-    layer, _, rest = rest.partition(".")
-    part, _, kind = rest.rpartition(".")
-    return (part, kind) if block == "blk" and layer.isdecimal() else ("", "")
+    part, _, kind = name.partition(".")[2].partition(".")[2].rpartition(".")
+    return (part, kind) if _layer_of(name) >= 0 else ("", "")
 
 
 def _unpermute(weight: FloatArray, num_heads: int) -> FloatArray:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from . import gguf_linear
 from .families import ARCHITECTURES as HF_ARCHITECTURES
 from .fields import ADD_A_FAMILY, CheckpointError, CheckpointWarning
 
@@ -36,6 +37,7 @@ ARCHITECTURES = {
     "exaone4": "Exaone4ForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
+    "qwen35": "Qwen3_5ForCausalLM",
 }
 _NO_ROPE_INTERVAL = 4  # of smollm3 in llama.cpp; a GGUF does not have it
 _GRANITE_SCALES = {
@@ -64,6 +66,7 @@ _OWN_READ = {
     "ernie4_5": {_SECTIONS},
     "qwen2vl": {_SECTIONS},
     "qwen3vl": {_SECTIONS, "n_deepstack_layers"},
+    "qwen35": {_SECTIONS, "rope.dimension_count", "nextn_predict_layers", *gguf_linear.READ},
 }
 # Where converters write YaRN's attention_factor: the current key, and one meant for LongRoPE, which older ones used.
 _YARN_FACTORS = ("yarn_attn_factor", "attn_factor")
@@ -183,12 +186,13 @@ def config_of(fields: Metadata) -> dict[str, Any]:
     heads, hidden = need("attention.head_count"), need("embedding_length")
     head_dim = get("attention.key_length", hidden // max(heads, 1))
     _check_others(fields, architecture, head_dim)
+    layers = need("block_count") - get("nextn_predict_layers", 0)
     return {
         "architectures": [hf_architecture(fields)],
         "model_type": HF_ARCHITECTURES[hf_architecture(fields)],
         "hidden_size": hidden,
         "intermediate_size": need("feed_forward_length"),
-        "num_hidden_layers": need("block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": _kv_heads(fields, architecture, heads),
         "head_dim": head_dim,
@@ -199,7 +203,7 @@ def config_of(fields: Metadata) -> dict[str, Any]:
         "max_position_embeddings": get("context_length", 2048),
         "bos_token_id": fields.token("bos"),
         "eos_token_id": _ends(fields),
-        **_own_settings(architecture, head_dim, hidden, heads, need("block_count"), fields),
+        **_own_settings(architecture, head_dim, hidden, heads, layers, fields),
     }
 
 
@@ -251,6 +255,9 @@ def _own_settings(
             "dim_model_base": _six_digits(hidden / scale),
             "original_max_position_embeddings": get("rope.scaling.original_context_length"),
         }
+    if architecture == "qwen35":
+        turned = get("rope.dimension_count", head_dim // 4) / head_dim
+        return {"partial_rotary_factor": turned, **gguf_linear.settings_of(fields, architecture, layers)}
     if architecture == "phi3":
         return {
             "partial_rotary_factor": get("rope.dimension_count", head_dim) / head_dim,

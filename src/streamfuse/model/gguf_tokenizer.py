@@ -47,6 +47,7 @@ _SPLIT_PATTERNS = {
     "qwen2": _ONE_DIGIT,
     "hunyuan": _ONE_DIGIT,
     "deepseek-r1-qwen": _ONE_DIGIT,
+    "qwen35": _ONE_DIGIT.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]"),
     "gpt-4o": _CASED_WORDS,
     "tekken": _TEKKEN,
 }
@@ -84,7 +85,7 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
         [merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"]],
         _pre_tokenizer(pre, fields.path),
         ignore_merges=pre in _IGNORE_MERGES,
-        normalizer={"type": "NFC"} if pre == "qwen2" else None,
+        normalizer={"type": "NFC"} if pre in ("qwen2", "qwen35") else None,
         added_tokens=added,
         post_processor=post_processor,
     )
