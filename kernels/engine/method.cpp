@@ -48,7 +48,8 @@ std::string error_text(Error error, const PlatformScope& scope) {
 }  // namespace
 
 GraphMethod::GraphMethod(const Program& program, const Signature& signature, const Block& arena,
-                         const std::vector<Block>& caches, executorch::runtime::EventTracer* tracer)
+                         const std::vector<Block>& caches, const std::vector<Block>& states,
+                         executorch::runtime::EventTracer* tracer)
     : signature_(signature) {
   const MethodMeta meta = program.executorch().method_meta(program.name_in_file(signature.name).c_str()).get();
   for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
@@ -60,7 +61,7 @@ GraphMethod::GraphMethod(const Program& program, const Signature& signature, con
       executorch::runtime::Span<executorch::runtime::Span<uint8_t>>(spans_.data(), spans_.size()));
   memory_ = std::make_unique<executorch::runtime::MemoryManager>(&method_allocator_, planned_.get(), &temp_allocator_);
   load(program, tracer);
-  bind_inputs(caches);
+  bind_inputs(caches, states);
   bind_outputs();
 }
 
@@ -95,7 +96,11 @@ void GraphMethod::load(const Program& program, executorch::runtime::EventTracer*
                                     (vendors.empty() ? "" : "; " + vendors));
 }
 
-void GraphMethod::bind_inputs(const std::vector<Block>& caches) {
+void GraphMethod::bind_inputs(const std::vector<Block>& caches, const std::vector<Block>& states) {
+  const auto block_of = [&](size_t i) -> const Block& {
+    if (i < signature_.first_state) return caches[signature_.skipped_caches + i - signature_.first_cache];
+    return states[signature_.skipped_states + i - signature_.first_state];
+  };
   for (size_t i = 0; i < signature_.inputs.size(); ++i) {
     const TensorFacts& facts = signature_.inputs[i];
     const bool is_cache = i >= signature_.first_cache;
@@ -104,8 +109,7 @@ void GraphMethod::bind_inputs(const std::vector<Block>& caches) {
                   "its caches have planned memory; export it with "
                   "MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)");
     if (!is_cache) blocks_.emplace_back(facts.bytes);
-    void* data =
-        is_cache ? caches[signature_.skipped_caches + i - signature_.first_cache].data() : blocks_.back().data();
+    void* data = is_cache ? block_of(i).data() : blocks_.back().data();
     sizes_.emplace_back(facts.shape.begin(), facts.shape.end());
     orders_.emplace_back(facts.shape.size());
     std::iota(orders_.back().begin(), orders_.back().end(), uint8_t{0});

@@ -19,7 +19,7 @@ class GraphMethod {
   // `arena` contains the activations, program.arena_bytes() bytes; `caches` are those of the sequence, lowest layer
   // first. `tracer` may be null. Throws Failure.
   GraphMethod(const Program& program, const Signature& signature, const Block& arena, const std::vector<Block>& caches,
-              executorch::runtime::EventTracer* tracer);
+              const std::vector<Block>& states, executorch::runtime::EventTracer* tracer);
   GraphMethod(const GraphMethod&) = delete;
   GraphMethod& operator=(const GraphMethod&) = delete;
 
@@ -42,7 +42,7 @@ class GraphMethod {
 
  private:
   void load(const Program& program, executorch::runtime::EventTracer* tracer);
-  void bind_inputs(const std::vector<Block>& caches);
+  void bind_inputs(const std::vector<Block>& caches, const std::vector<Block>& states);
   void bind_outputs();
   void set_input(size_t index);
 

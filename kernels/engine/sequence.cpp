@@ -62,6 +62,7 @@ Sequence::Sequence(std::shared_ptr<const Program> program, const sf_watch* watch
   if (program_->signatures().count(kStreams) > 0) streams_arena_ = Block(program_->arena_bytes());
   for (size_t i = 0; i < 2 * static_cast<size_t>(shapes.layers); ++i)
     caches_.emplace_back(static_cast<size_t>(shapes.cache_bytes(i)));
+  for (int64_t i = 0; i < shapes.states; ++i) states_.emplace_back(static_cast<size_t>(shapes.state_bytes()));
   methods_ = load_methods(nullptr, watch);
 }
 
@@ -77,8 +78,8 @@ Sequence::Methods Sequence::load_methods(Tracer* tracer, const sf_watch* watch) 
   for (const auto& [name, signature] : program_->signatures()) {
     if (watch != nullptr && watch->step(watch->context, methods.size(), program_->signatures().size()) != 0)
       throw Failure(SF_CANCELLED, "loading was cancelled");
-    methods[name] = std::make_unique<GraphMethod>(*program_, signature,
-                                                  signature.is_streams() ? streams_arena_ : arena_, caches_, tracer);
+    methods[name] = std::make_unique<GraphMethod>(
+        *program_, signature, signature.is_streams() ? streams_arena_ : arena_, caches_, states_, tracer);
   }
   return methods;
 }
@@ -232,6 +233,10 @@ void Sequence::truncate(int64_t length) {
   if (length < 0 || length > length_)
     bad_argument("cannot truncate to " + std::to_string(length) + ": the cache holds " + std::to_string(length_) +
                  " positions");
+  if (length > 0 && length < oldest_state())
+    bad_argument("cannot truncate to " + std::to_string(length) +
+                 ": layers with linear attention have no state before " + std::to_string(oldest_state()) +
+                 " positions; truncate to 0 and run the tokens again");
   if (truncatable(length) != length)
     bad_argument("cannot truncate to " + std::to_string(length) + ": layers with a window of " +
                  std::to_string(program_->shapes().window) + " positions have only those from " +
@@ -241,8 +246,16 @@ void Sequence::truncate(int64_t length) {
   if (length < ran_at_length_) can_commit_ = false;
 }
 
+// The shortest length that every layer with linear attention still has a state for (gated_delta_rule.h).
+int64_t Sequence::oldest_state() const {
+  float oldest = 0.0f;
+  for (const Block& states : states_) oldest = std::max(oldest, states.as<float>()[0]);
+  return static_cast<int64_t>(oldest);
+}
+
 int64_t Sequence::truncatable(int64_t length) const {
   length = std::clamp(length, int64_t{0}, length_);
+  if (length < oldest_state()) return 0;
   return oldest_ <= std::max(int64_t{0}, length - program_->shapes().window) ? length : 0;
 }
 
@@ -251,6 +264,7 @@ void Sequence::trim() {
   ran_ = streamed_ = nullptr;  // their results go with the rest
   can_commit_ = false;
   for (Block& cache : caches_) cache.release();
+  for (Block& states : states_) states.release();
   arena_.release();
   streams_arena_.release();
   for (const auto& [name, method] : methods_) method->release();
@@ -281,7 +295,8 @@ uint64_t Sequence::bytes_of(int64_t length) const {
   const Shapes& shapes = program_->shapes();
   if (length < 0 || length > shapes.capacity)
     bad_argument("the cache holds " + std::to_string(shapes.capacity) + " positions, not " + std::to_string(length));
-  uint64_t bytes = shapes.has_rings() ? sizeof oldest_ : 0;
+  uint64_t bytes = (shapes.has_rings() ? sizeof oldest_ : 0) +
+                   static_cast<uint64_t>(shapes.states) * static_cast<uint64_t>(shapes.state_bytes());
   for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, [&](uint8_t*, size_t part) { bytes += part; });
   return bytes;
 }
@@ -300,12 +315,23 @@ void Sequence::clear_unused(size_t cache, int64_t length) {
   }
 }
 
+// Removes from a layer's states what follows the first `length` positions: the older state takes the newer one's place.
+void Sequence::clear_later(float* states, int64_t length) const {
+  const auto size = static_cast<size_t>(program_->shapes().state_size), bytes = size * sizeof(float);
+  if (length == 0) std::memset(states, 0, 2 * bytes);
+  if (states[size] > static_cast<float>(length)) std::memcpy(states + size, states, bytes);
+}
+
 void Sequence::save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) {
   if (length < 0 || length > length_ || truncatable(length) != length) bad_argument("these cache rows cannot be saved");
   if (program_->shapes().has_rings()) put(&oldest_, sizeof oldest_);
   for (size_t c = 0; c < caches_.size(); ++c) {
     clear_unused(c, length);
     for_each_part(c, length, put);
+  }
+  for (Block& states : states_) {
+    clear_later(states.as<float>(), length);
+    put(states.data(), states.bytes());
   }
 }
 
@@ -317,6 +343,13 @@ void Sequence::load(int64_t length, const std::function<void(void* data, uint64_
   if (oldest < 0 || oldest > std::max(int64_t{0}, length - shapes.window))
     bad_argument("these cache rows do not fit this engine: the first one is " + std::to_string(oldest));
   for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, get);
+  for (Block& states : states_) {
+    get(states.data(), states.bytes());
+    const float* const older = states.as<float>();
+    const float* const newer = older + shapes.state_size;
+    if (!(older[0] >= 0 && older[0] <= newer[0] && newer[0] <= static_cast<float>(length)))
+      bad_argument("these cache rows do not fit this engine: a state is after " + std::to_string(newer[0]) + " tokens");
+  }
   length_ = length;
   oldest_ = std::max(oldest, length - shapes.ring());
   can_commit_ = false;

@@ -63,6 +63,8 @@ class Sequence {
   const uint8_t* new_rows(size_t cache, bool& by_place) const;
   void write_row(size_t cache, int64_t position, const uint8_t* row);
   void clear_unused(size_t cache, int64_t length);
+  void clear_later(float* states, int64_t length) const;
+  int64_t oldest_state() const;
   template <typename Take>
   void for_each_part(size_t cache, int64_t length, const Take& take) const;
 
@@ -70,6 +72,7 @@ class Sequence {
   Block arena_;          // activations, shared by all methods, of which one runs at a time
   Block streams_arena_;  // so that `streams` does not overwrite the outputs of the previous pass
   std::vector<Block> caches_;
+  std::vector<Block> states_;       // of layers with linear attention, lowest first
   std::unique_ptr<Tracer> tracer_;  // while profiling
   Methods methods_;
   std::vector<uint8_t> profile_data_;

@@ -3,6 +3,7 @@
 #include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
 
 #include "error.h"
+#include "ops/gated_delta_rule.h"
 #include "streamfuse_engine.h"
 
 namespace streamfuse {
@@ -67,6 +68,23 @@ class Outputs {
   size_t at_ = 0;
 };
 
+// The number of states, which are the last inputs of a method: float32 [2, size].
+size_t states_in(const std::vector<TensorFacts>& inputs, size_t first_cache) {
+  size_t first = inputs.size();
+  const auto is_state = [](const TensorFacts& one) {
+    return one.dtype == ScalarType::Float && one.shape.size() == 2 && one.shape[0] == 2;
+  };
+  while (first > first_cache && is_state(inputs[first - 1])) --first;
+  return inputs.size() - first;
+}
+
+std::vector<TensorFacts> inputs_of(const std::string& name, const MethodMeta& meta) {
+  std::vector<TensorFacts> inputs;
+  for (size_t i = 0; i < meta.num_inputs(); ++i)
+    inputs.push_back(facts_of(name, "input " + std::to_string(i), meta.input_tensor_meta(i)));
+  return inputs;
+}
+
 // The number of positions in a layer's caches, which may be ring buffers. An int8 cache consists of blocks, and the
 // block that is being filled must lie outside the window.
 int64_t positions_of(const std::string& method, size_t layer, const MethodMeta& meta, const Shapes& shapes) {
@@ -110,7 +128,9 @@ void take_hidden(Signature& s, Outputs& outputs, Shapes& shapes) {
 void check_inputs(Signature& s, const std::vector<std::pair<const char*, TensorFacts>>& wanted, const Shapes& shapes) {
   for (size_t i = 0; i < wanted.size(); ++i)
     require(s.name, wanted[i].first, s.inputs[i], wanted[i].second.dtype, wanted[i].second.shape);
-  for (size_t i = s.first_cache; i < s.inputs.size(); ++i) {
+  for (size_t i = s.first_state; i < s.inputs.size(); ++i)
+    require(s.name, "state input " + std::to_string(i), s.inputs[i], ScalarType::Float, {2, shapes.state_size});
+  for (size_t i = s.first_cache; i < s.first_state; ++i) {
     const std::string what = "cache input " + std::to_string(i);
     const size_t cache = s.skipped_caches + i - s.first_cache;
     const KvShape kv = shapes.kv(cache);
@@ -178,7 +198,8 @@ void bad_program(const std::string& method, const std::string& why) {
 }
 
 void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& shapes) {
-  const size_t inputs = meta.num_inputs();
+  const std::vector<TensorFacts> all = inputs_of(name, meta);
+  const size_t states = states_in(all, kPassInputs), inputs = all.size() - states;
   if (inputs < kPassInputs + 2 || (inputs - kPassInputs) % 2 != 0)
     bad_program(
         name, "it takes " + std::to_string(inputs) + " inputs, not " + std::to_string(kPassInputs) + " + 2 per layer");
@@ -197,6 +218,11 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
   if (int8 && shapes.capacity % kCacheBlock != 0)
     bad_program(name, "the capacity is " + std::to_string(shapes.capacity) + ", not a multiple of " +
                           std::to_string(kCacheBlock));
+  if (states > 0) {
+    agree(name, "the number of states", shapes.states, static_cast<int64_t>(states));
+    agree(name, "the size of a state", shapes.state_size, all.back().shape[1]);
+    if (shapes.state_size <= kStateHeader) bad_program(name, "its states are too small");
+  }
   shapes.positions.resize(static_cast<size_t>(shapes.layers), 0);
   shapes.kv_heads.resize(static_cast<size_t>(shapes.layers), 0);
   for (size_t layer = 0; layer < shapes.positions.size(); ++layer) {
@@ -213,19 +239,21 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
 Signature read_signature(const std::string& name, const MethodMeta& meta, Shapes& shapes) {
   Signature s;
   s.name = name;
-  for (size_t i = 0; i < meta.num_inputs(); ++i)
-    s.inputs.push_back(facts_of(name, "input " + std::to_string(i), meta.input_tensor_meta(i)));
+  s.inputs = inputs_of(name, meta);
   for (size_t i = 0; i < meta.num_outputs(); ++i)
     s.outputs.push_back(facts_of(name, "output " + std::to_string(i), meta.output_tensor_meta(i)));
   s.first_cache = s.is_streams() ? kStreamsInputs : kPassInputs;
   if (s.is_streams() && s.inputs.size() > kStreamsInputs)
     s.takes_next_token = s.inputs[kStreamsInputs].shape.size() == 1;
   s.first_cache += s.takes_next_token;
-  const size_t all = static_cast<size_t>(2 * shapes.layers);
-  if (s.inputs.size() < s.first_cache || s.inputs.size() - s.first_cache > all ||
-      (s.inputs.size() - s.first_cache) % 2 != 0)
+  const size_t all = static_cast<size_t>(2 * shapes.layers), states = static_cast<size_t>(shapes.states),
+               taken = s.inputs.size() < s.first_cache ? 0 : states_in(s.inputs, s.first_cache);
+  s.first_state = s.inputs.size() - taken;
+  if (s.first_state < s.first_cache || s.first_state - s.first_cache > all ||
+      (s.first_state - s.first_cache) % 2 != 0 || taken > states || (taken < states && !s.is_streams()))
     bad_program(name, "it takes " + std::to_string(s.inputs.size()) + " inputs");
-  s.skipped_caches = all - (s.inputs.size() - s.first_cache);
+  s.skipped_caches = all - (s.first_state - s.first_cache);
+  s.skipped_states = states - taken;
   if (s.is_streams())
     read_streams(s, shapes);
   else

@@ -87,7 +87,7 @@ SF_EXPORT int sf_engine_commit(sf_engine*, const int32_t* rows, int n);
 SF_EXPORT int sf_engine_truncate(sf_engine*, int64_t length);
 
 /* The longest prefix of at most `length` positions that sf_engine_truncate accepts: `length`, or 0 if layers with a
- * sliding window or convolution have lost positions that it needs. */
+ * sliding window, convolution or linear attention have lost what it needs. */
 SF_EXPORT int sf_engine_truncatable(sf_engine*, int64_t length, int64_t* longest);
 
 SF_EXPORT int sf_engine_length(sf_engine*, int64_t* length);

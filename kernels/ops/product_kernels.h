@@ -14,6 +14,19 @@ struct Best {
 // SiLU, or GELU in its approximation with tanh.
 enum class Activation { kSilu, kGelu };
 
+// S' = decay S + k (beta (v - decay S^T k))^T, out = S'^T q, with S [key_dim, columns] in `from` and S' in `to`, which
+// may be the same. A column of S depends on no other. Sums over key_dim are those of the even rows in
+// order, plus those of the odd ones.
+struct DeltaStep {
+  const float* from;
+  float* to;
+  int64_t from_stride, to_stride;  // from one row of S to the next
+  const float *q, *k, *v;
+  float decay, beta;
+  int64_t key_dim;
+  float* out;
+};
+
 struct ProductKernels {
   // Outputs 16 tile .. 16 tile + 15 of rows row0 .. row0 + rows - 1 over the first x.groups groups: out [rows, 16].
   // If `onto` is set, adds to the values in `out`.
@@ -37,6 +50,12 @@ struct ProductKernels {
                int64_t first, int64_t stride);
   // out = x / (1 + exp(-gate)) of `size` values.
   void (*scale_by_sigmoid)(const float* x, float gate, int64_t size, float* out);
+  // out = x / (1 + exp(-gates)) of `size` values; may work in place.
+  void (*scale_by_sigmoids)(const float* x, const float* gates, int64_t size, float* out);
+  // out = SiLU(taps[0] * rows[0] + ... + taps[count - 1] * rows[count - 1]) of each channel, added from left to right.
+  void (*convolve)(const float* const* rows, const float* taps, int64_t count, int64_t channels, float* out);
+  // One row of the gated delta rule, for so many columns of S.
+  void (*delta_step)(const DeltaStep& args, int64_t columns);
   // Updates `best` with `count` <= 16 values whose ids start at first_id; on ties the smallest id wins, whatever the
   // order of the calls. A NaN is never best.
   void (*keep_best)(const float* values, int64_t count, int64_t first_id, Best* best);

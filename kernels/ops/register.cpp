@@ -17,6 +17,7 @@
 #include "arguments.h"
 #include "embedding_q8.h"
 #include "gate_heads.h"
+#include "gated_delta_rule.h"
 #include "gated_mlp.h"
 #include "head.h"
 #include "linear.h"
@@ -175,9 +176,11 @@ void run_add_normed(const Arguments& a) {
   RealRows::clear_others(args.out, input.rows, input.inputs);
 }
 
-void run_gate_heads(const Arguments& a) {
+template <bool kSilu>
+void run_gate(const Arguments& a) {
   const int64_t rows = a.size(0, "x", 2, 0), size = a.size(0, "x", 2, 1), heads = a.size(1, "gates", 2, 1);
   if (heads < 1 || size % heads != 0) throw BadArgument{"the columns of x must be a multiple of those of gates"};
+  if (kSilu && size != heads) throw BadArgument{"gates must have the shape of x"};
   GateHeads args;
   args.x = a.read<float>(0, "x", {rows, size});
   args.gates = a.read<float>(1, "gates", {rows, heads});
@@ -185,8 +188,57 @@ void run_gate_heads(const Arguments& a) {
   args.rows = RealRows::of(rows);
   args.heads = heads;
   args.head_dim = size / heads;
-  gate_heads(args);
+  kSilu ? silu_gate(args) : gate_heads(args);
   RealRows::clear_others(args.out, rows, size);
+}
+
+void run_delta_rows(const Arguments& a) {
+  const int64_t rows = a.size(0, "projected", 2, 0), value_heads = a.integer(1, "value_heads", 1),
+                channels = a.size(0, "projected", 2, 1) - 2 * value_heads;
+  const KvShape cache = {0, a.integer(2, "kv_heads", 1), a.integer(3, "head_dim", 1)};
+  if (channels < 1 || 2 * kGateWidth * value_heads + channels > 2 * cache.kv_heads * cache.head_dim)
+    throw BadArgument{"projected does not fit the heads of the cache"};
+  const float* const projected = a.read<float>(0, "projected", {rows, 2 * value_heads + channels});
+  float* const key = a.write<float>(4, "out_key", {rows, cache.kv_heads, cache.head_dim});
+  float* const value = a.write<float>(5, "out_value", {rows, cache.kv_heads, cache.head_dim});
+  delta_rows(projected, RealRows::of(rows), value_heads, channels, cache, key, value);
+}
+
+void run_gated_delta_rule(const Arguments& a) {
+  const int64_t rows = a.size(0, "key", 3, 0), kv_heads = a.size(0, "key", 3, 1), dim = a.size(0, "key", 3, 2);
+  const int64_t capacity = a.size(2, "key_cache", 3, 1);
+  if (capacity % kCacheBlock != 0) throw BadArgument{"the cache must have a multiple of 32 positions"};
+  GatedDeltaRule args;
+  args.cache = {capacity, kv_heads, dim};
+  args.key = a.read<float>(0, "key", {rows, kv_heads, dim});
+  args.value = a.read<float>(1, "value", {rows, kv_heads, dim});
+  args.key_cache = a.read<uint8_t>(2, "key_cache", {kv_heads, capacity, args.cache.key_bytes()});
+  args.value_cache = a.read<uint8_t>(3, "value_cache", {kv_heads, capacity, args.cache.value_bytes()});
+  args.cache_length = a.read<int64_t>(4, "cache_length", {1})[0];
+  args.visible = a.read<bool>(5, "visible", {rows, rows});
+  args.count = a.size(7, "taps", 2, 0);
+  args.value_heads = a.size(8, "rates", 1, 0);
+  args.value_dim = a.size(10, "norm", 1, 0);
+  args.key_heads = a.integer(12, "key_heads", 1);
+  const int64_t keys = a.size(7, "taps", 2, 1) - args.value_heads * args.value_dim;
+  args.key_dim = keys / (2 * args.key_heads);
+  if (keys < 2 || keys != 2 * args.key_heads * args.key_dim || args.value_heads % args.key_heads != 0)
+    throw BadArgument{"the channels of taps do not fit the heads"};
+  if (args.count < 2 || args.count > kMostTaps) throw BadArgument{"taps must have 2 to 16 rows"};
+  if (args.first_channel() + args.channels() > args.row_size()) throw BadArgument{"key and value are too small"};
+  args.states = const_cast<float*>(a.read<float>(6, "states", {2, kStateHeader + args.state_size()}));
+  args.taps = a.read<float>(7, "taps", {args.count, args.channels()});
+  args.rates = a.read<float>(8, "rates", {args.value_heads});
+  args.dt_bias = a.read<float>(9, "dt_bias", {args.value_heads});
+  args.norm = a.read<float>(10, "norm", {args.value_dim});
+  args.eps = a.number(11, "eps");
+  args.rewindable = a.integer(13, "rewindable", 0);
+  args.out = a.write<float>(14, "out", {rows, args.value_heads * args.value_dim});
+  args.rows = RealRows::of(rows);
+  args.visible_stride = rows;
+  if (args.cache_length < 0) throw BadArgument{"cache_length is out of range"};
+  if (const char* why = outdated(args)) throw BadArgument{why};
+  gated_delta_rule(args);
 }
 
 void run_head(const Arguments& a) {
@@ -226,7 +278,10 @@ constexpr Operator kOperators[] = {
     {"streamfuse::gated_mlp.out", 12, run_gated_mlp<false>},
     {"streamfuse::gated_branch.out", 13, run_gated_mlp<true>},
     {"streamfuse::add_normed.out", 5, run_add_normed},
-    {"streamfuse::gate_heads.out", 3, run_gate_heads},
+    {"streamfuse::gate_heads.out", 3, run_gate<false>},
+    {"streamfuse::silu_gate.out", 3, run_gate<true>},
+    {"streamfuse::delta_rows.out", 6, run_delta_rows},
+    {"streamfuse::gated_delta_rule.out", 15, run_gated_delta_rule},
     {"streamfuse::head.out", 8, run_head},
     {"streamfuse::stream_top_k.out", 8, run_stream_top_k},
 };

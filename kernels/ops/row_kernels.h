@@ -243,6 +243,75 @@ void scale_by_sigmoid(const float* x, float gate, int64_t size, float* out) {
   }
 }
 
+void scale_by_sigmoids(const float* x, const float* gates, int64_t size, float* out) {
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const int64_t n = size - i < kLanes ? size - i : kLanes;
+    store_at_most(out + i, times_sigmoid(load_at_most(x + i, n), load_at_most(gates + i, n)), n);
+  }
+}
+
+void convolve(const float* const* rows, const float* taps, int64_t count, int64_t channels, float* out) {
+  for (int64_t c = 0; c < channels; c += kLanes) {
+    const int64_t n = channels - c < kLanes ? channels - c : kLanes;
+    Lanes total = splat(0.0f);
+    for (int64_t tap = 0; tap < count; ++tap)
+      total = add(total, mul(load_at_most(taps + tap * channels + c, n), load_at_most(rows[tap] + c, n)));
+    store_at_most(out + c, times_sigmoid(total, total), n);
+  }
+}
+
+// Columns of S, `Blocks` times 16, or the last ones of `size`. There are two sums over key_dim, of even and of odd
+// rows, to hide the latency of the fused multiply-add.
+template <int Blocks>
+SF_INLINE void delta_block(const DeltaStep& a, int64_t size) {
+  const float *const from = a.from, *const v = a.v;
+  Lanes held[2][Blocks], change[Blocks], sums[2][Blocks];
+  for (int b = 0; b < Blocks; ++b) held[0][b] = held[1][b] = sums[0][b] = sums[1][b] = splat(0.0f);
+  const Lanes kept = splat(a.decay);
+  const auto read = [=](int64_t i, int b) {
+    return load_at_most(from + i * a.from_stride + b * kLanes, size - b * kLanes);
+  };
+  int64_t i = 0;
+  for (; i + 2 <= a.key_dim; i += 2)
+    for (int half = 0; half < 2; ++half)
+      for (int b = 0; b < Blocks; ++b) held[half][b] = fma(read(i + half, b), splat(a.k[i + half]), held[half][b]);
+  if (i < a.key_dim)
+    for (int b = 0; b < Blocks; ++b) held[0][b] = fma(read(i, b), splat(a.k[i]), held[0][b]);
+  for (int b = 0; b < Blocks; ++b) {
+    const Lanes minus = mul(add(held[0][b], held[1][b]), splat(-a.decay));
+    change[b] = mul(add(load_at_most(v + b * kLanes, size - b * kLanes), minus), splat(a.beta));
+  }
+  const auto step = [&](int64_t i, int half) {
+    for (int b = 0; b < Blocks; ++b) {
+      const Lanes state = fma(splat(a.k[i]), change[b], mul(read(i, b), kept));
+      store_at_most(a.to + i * a.to_stride + b * kLanes, state, size - b * kLanes);
+      sums[half][b] = fma(state, splat(a.q[i]), sums[half][b]);
+    }
+  };
+  for (i = 0; i + 2 <= a.key_dim; i += 2) {
+    step(i, 0);
+    step(i + 1, 1);
+  }
+  if (i < a.key_dim) step(i, 0);
+  for (int b = 0; b < Blocks; ++b) store_at_most(a.out + b * kLanes, add(sums[0][b], sums[1][b]), size - b * kLanes);
+}
+
+void delta_step(const DeltaStep& args, int64_t columns) {
+  DeltaStep a = args;
+  for (; columns > 0; columns -= 2 * kLanes) {
+    if (columns >= 2 * kLanes)
+      delta_block<2>(a, 2 * kLanes);
+    else if (columns > kLanes)
+      delta_block<2>(a, columns);
+    else
+      delta_block<1>(a, columns);
+    a.from += 2 * kLanes;
+    a.to += 2 * kLanes;
+    a.v += 2 * kLanes;
+    a.out += 2 * kLanes;
+  }
+}
+
 SF_INLINE Lanes silu(Lanes x) { return times_sigmoid(x, x); }
 
 // x (1 + tanh(y)) / 2 with y = sqrt(2 / pi) (x + 0.044715 x^3), which is x / (1 + exp(-2 y)).

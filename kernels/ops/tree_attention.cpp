@@ -97,8 +97,11 @@ void load_key(const KvShape& shape, const uint8_t* cache, int64_t head, int64_t 
   const uint8_t* tile = cache + shape.keys_of(head) + position / kTileRows * groups * kQ8TileBytes;
   for (int64_t d = 0; d < shape.head_dim; d += kGroupSize, tile += kQ8TileBytes) {
     const float scale = lane_kernels().products->half(tile + 512 + 2 * lane);
-    for (int64_t i = 0; i < std::min(kGroupSize, shape.head_dim - d); ++i)
-      *key++ = scale * static_cast<float>(static_cast<int>(tile[64 * (i / 4) + 4 * lane + i % 4]) - 128);
+    float group[kGroupSize];
+    for (int64_t i = 0; i < kGroupSize; i += 4)
+      for (int64_t j = 0; j < 4; ++j)
+        group[i + j] = scale * static_cast<float>(static_cast<int>(tile[16 * i + 4 * lane + j]) - 128);
+    key = std::copy_n(group, std::min(kGroupSize, shape.head_dim - d), key);
   }
 }
 
@@ -106,9 +109,12 @@ void load_value(const KvShape& shape, const uint8_t* cache, int64_t head, int64_
   const int64_t place = position % kCacheBlock;
   const uint8_t* tile = cache + shape.values_of(head) + position / kCacheBlock * kQ8TileBytes;
   const float scale = reinterpret_cast<const float*>(cache + shape.scales_of(head))[position];
-  for (int64_t d = 0; d < shape.head_dim; d += kTileRows, tile += shape.blocks() * kQ8TileBytes)
-    for (int64_t i = 0; i < std::min(kTileRows, shape.head_dim - d); ++i)
-      *value++ = scale * static_cast<float>(static_cast<int>(tile[64 * (place / 4) + 4 * i + place % 4]) - 128);
+  for (int64_t d = 0; d < shape.head_dim; d += kTileRows, tile += shape.blocks() * kQ8TileBytes) {
+    const uint8_t* const line = tile + 64 * (place / 4) + place % 4;
+    float some[kTileRows];
+    for (int64_t i = 0; i < kTileRows; ++i) some[i] = scale * static_cast<float>(static_cast<int>(line[4 * i]) - 128);
+    value = std::copy_n(some, std::min(kTileRows, shape.head_dim - d), value);
+  }
 }
 
 void prefetch_key(const KvShape& shape, int64_t position, const uint8_t* cache) {

@@ -17,6 +17,7 @@
 #include "ops/lane_kernels.h"
 #include "ops/short_convolution.h"
 #include "ops/team.h"
+#include "test_delta_rule.h"
 #include "test_products.h"
 
 namespace {
@@ -337,6 +338,7 @@ uint64_t digest() {
   convolution.random_tree();
   convolution.run();
   mix(convolution.out.data(), convolution.out.size() * sizeof(float));
+  delta_rule_digest(mix);
   products_digest(mix);
   return hash;
 }
@@ -387,6 +389,7 @@ void bench_layers(int64_t rows, int64_t length) {
 }
 
 void bench() {
+  bench_delta_rule();
   char name[96];
   for (int64_t length : {64, 300, 900})
     for (int64_t rows : {1, 4, 8, 16}) bench_layers(rows, length);
@@ -438,6 +441,7 @@ int main(int argc, char** argv) {
   }
   a_row_that_sees_nothing_gives_zeros();
   top_k_survives_nan_and_infinity();
+  failures += test_delta_rule(cases);
   failures += test_products(std::max(1, cases / 10));
   std::printf(failures == 0 ? "ok\n" : "failing: %d\n", failures);
   return failures != 0;

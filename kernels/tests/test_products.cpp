@@ -224,8 +224,8 @@ struct Model {
     for (int64_t& id : ids) id = any_of(0, vocabulary - 1);
   }
 
-  // Row by row: query, key, value, linear, MLP, its branch, sum with a norm, gated heads, logits, best, streams,
-  // embedding.
+  // Row by row: query, key, value, linear, MLP, its branch, sum with a norm, gated heads and numbers, logits, best,
+  // streams, embedding.
   std::vector<Floats> outputs(int64_t first, int64_t count, bool with_logits = true) const {
     const int64_t k = 5;
     Floats q(count * heads * dim), key(count * kv_heads * dim), value(key), y(count * hidden), mlp(y), branch(y),
@@ -248,6 +248,9 @@ struct Model {
     Floats gates(count * hidden / dim), gated(y);
     for (size_t i = 0; i < gates.size(); ++i) gates[i] = branch[i / (hidden / dim) * hidden + i % (hidden / dim)];
     gate_heads({y.data(), gates.data(), gated.data(), count, hidden / dim, dim});
+    Floats by_number(y), by_silu(y);
+    gate_heads({y.data(), branch.data(), by_number.data(), count, hidden, 1});
+    silu_gate({y.data(), branch.data(), by_silu.data(), count, hidden, 1});
     head({input.part(first, count, true), embedding.packed, vocabulary, with_logits ? logits.data() : nullptr,
           best.data()});
     stream_top_k({input.part(first, count, true), embedding.packed, columns.data(), vocabulary, k, top.data(),
@@ -267,6 +270,8 @@ struct Model {
     take(branch);
     take(sum);
     take(gated);
+    take(by_number);
+    take(by_silu);
     take(best);
     take(top);
     take(log_probs);

@@ -18,11 +18,13 @@ from pathlib import Path
 import pytest
 import torch
 from tiers import cases
+from torch.nn import functional as F
 
 import streamfuse.export.operators.aot  # registers torch.ops.streamfuse
 from streamfuse.export.operators import reference
 from streamfuse.export.operators.layout import cache_shapes
 from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, pack_q4_1, pack_q8_0, unpack
+from streamfuse.export.operators.states import HEADER
 
 HAS_COMPILER = any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="there is no C++ compiler to build the operators with")
@@ -172,6 +174,68 @@ def test_a_convolution_reads_a_ring_like_a_whole_cache() -> None:
     assert torch.equal(found, wanted)
     with pytest.raises(ValueError, match="outside the cache of 64 positions"):
         reference.short_convolution(*packed([query, key, value, *ring, length, visible, torch.randn(33, 64)]))
+
+
+def random_recurrence(
+    rows: int, key_heads: int, value_heads: int, key_dim: int, value_dim: int, dim: int, length: int
+) -> tuple[list, torch.Tensor]:
+    """Arguments of gated_delta_rule, and the cached and new rows before they are split into key and value."""
+    channels = 2 * key_heads * key_dim + value_heads * value_dim
+    kv_heads = -(-(64 * value_heads + channels) // (2 * dim))
+    projected = torch.randn(length + rows, 2 * value_heads + channels)
+    key, value = torch.ops.streamfuse.delta_rows(projected, value_heads, kv_heads, dim)
+    caches = [F.pad(part[:length], (0, 0, 0, 0, 0, 64 - length)) for part in (key, value)]
+    visible = torch.eye(rows, dtype=torch.bool)
+    for i in range(1, rows):
+        visible[i] |= visible[int(torch.randint(0, i, ()))] & (torch.rand(()) < 0.8)
+    states = torch.zeros(2, HEADER + 3 * channels + value_heads * key_dim * value_dim)
+    weights = [torch.randn(4, channels), torch.rand(value_heads), torch.randn(value_heads), torch.randn(value_dim)]
+    return [key[length:], value[length:], *caches, torch.tensor([length]), visible, states, *weights, 1e-6, key_heads,
+            64], projected  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 8, 8, 16, 5), (9, 2, 6, 12, 5, 16, 0), (12, 2, 2, 16, 24, 32, 20)])
+def test_the_reference_equals_the_obvious_recurrence(shape: tuple[int, ...]) -> None:
+    """Gated DeltaNet, eq. 10, in float64, a row at a time; but for the rounding of the rows."""
+    torch.manual_seed(sum(shape))
+    arguments, projected = random_recurrence(*shape)
+    rows, key_heads, value_heads, key_dim, value_dim, _, length = shape
+    visible = arguments[5]
+    taps, rates, bias, norm = (tensor.double() for tensor in arguments[7:11])
+    found = torch.ops.streamfuse.gated_delta_rule(*arguments)
+    for i in range(rows):
+        sequence = torch.cat([projected[:length], projected[length:][visible[i]]]).double()
+        gates, channels = sequence[:, : 2 * value_heads], sequence[:, 2 * value_heads :]
+        mixed = F.silu((F.pad(channels, (0, 0, 3, 0)).unfold(0, 4, 1) * taps.T).sum(2))
+        q, k, v = mixed.split([key_heads * key_dim, key_heads * key_dim, value_heads * value_dim], 1)
+        for head in range(value_heads):
+            state, own = torch.zeros(key_dim, value_dim).double(), head * key_heads // value_heads
+            for t in range(len(sequence)):
+                key = F.normalize(k[t].view(key_heads, -1)[own], dim=0)
+                decay = torch.exp(-rates[head] * F.softplus(gates[t, head] + bias[head]))
+                beta = torch.sigmoid(gates[t, value_heads + head])
+                state = decay * state
+                state = state + torch.outer(key, beta * (v[t].view(value_heads, -1)[head] - key @ state))
+            out = F.normalize(q[-1].view(key_heads, -1)[own], dim=0) @ state
+            expected = out / (out.square().mean() + key_dim * 1e-6).sqrt() * norm
+            ours = found[i].view(value_heads, -1)[head].double()
+            assert F.cosine_similarity(ours, expected, dim=0) > 0.99, (i, head)
+    again = [*arguments[:6], arguments[6] * 0, *arguments[7:]]
+    again[2], again[3] = RoundedKeys.of(again[2]).packed(), RoundedValues.of(again[3]).packed()
+    assert torch.equal(torch.ops.streamfuse.gated_delta_rule(*again), found)
+
+
+def test_a_state_that_was_lost_is_refused() -> None:
+    arguments, _ = random_recurrence(2, 1, 1, 8, 8, 16, 20)
+    arguments[6][:, 0] = 21.0
+    with pytest.raises(ValueError, match="the state after 20 tokens is lost: the oldest one is after 21"):
+        torch.ops.streamfuse.gated_delta_rule(*arguments)
+
+
+def test_gates_scale_numbers_by_sigmoids_or_silu() -> None:
+    x, gates = torch.randn(3, 40), torch.randn(3, 40) * 20
+    torch.testing.assert_close(torch.ops.streamfuse.gate_heads(x, gates), x * torch.sigmoid(gates))
+    torch.testing.assert_close(torch.ops.streamfuse.silu_gate(x, gates), x * F.silu(gates))
 
 
 @pytest.mark.parametrize("shape", [(1, 9, 64), (5, 4, 16), (40, 3, 12)])

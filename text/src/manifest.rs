@@ -18,7 +18,7 @@ const LONGEST_NAME: usize = 32; // of an adapter or a prefix
 const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), strict: true };
 
 /// Custom operators of this version's engine; the same list as in manifest.py.
-const OPERATORS: [&str; 14] = [
+const OPERATORS: [&str; 17] = [
     "tree_attention",
     "window_attention",
     "short_convolution",
@@ -31,6 +31,9 @@ const OPERATORS: [&str; 14] = [
     "gated_branch",
     "add_normed",
     "gate_heads",
+    "silu_gate",
+    "delta_rows",
+    "gated_delta_rule",
     "head",
     "stream_top_k",
 ];
@@ -262,7 +265,7 @@ fn check_name(field: &str, name: &str) -> Result<(), String> {
 }
 
 /// How the names of inputs that are caches begin; the last one is ONNX's.
-const CACHES: [&str; 3] = ["key_cache_", "value_cache_", "past_key_values."];
+const CACHES: [&str; 4] = ["key_cache_", "value_cache_", "state_", "past_key_values."];
 
 /// The size of the caches, which are inputs of `decode`.
 fn cache_bytes(methods: &Json) -> i64 {

@@ -37,6 +37,9 @@ OPERATORS = tuple(
         "gated_branch",
         "add_normed",
         "gate_heads",
+        "silu_gate",
+        "delta_rows",
+        "gated_delta_rule",
         "head",
         "stream_top_k",
     )
@@ -139,7 +142,7 @@ class CacheFacts(Strict):
     layout: Literal["position_head_dim", "head_position_dim", "channels_position", "packed"] = Field(
         description="[capacity, num_kv_heads, head_dim] per layer; [1, num_kv_heads, capacity, head_dim];"
         " [1, num_kv_heads * head_dim, 1, capacity]; or blocks of 32 positions in int8 (docs/contracts.md, section 6)."
-        " A convolution has half of its channels in each cache, as heads of head_dim"
+        " A convolution or linear attention has half of its rows in each cache, as heads of head_dim"
     )
     capacity: Positive = Field(description="committed positions, which is the context length in tokens")
     dtype: Literal["float32", "float16", "int8"]

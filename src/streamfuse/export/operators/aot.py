@@ -46,6 +46,14 @@ SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gated_branch": (f"Tensor x, Tensor? norm, {_MLP}, bool gelu", ("out",)),
     "add_normed": ("Tensor x, Tensor norm, float eps, Tensor residual", ("out",)),
     "gate_heads": ("Tensor x, Tensor gates", ("out",)),
+    "silu_gate": ("Tensor x, Tensor gates", ("out",)),
+    "delta_rows": ("Tensor projected, int value_heads, int kv_heads, int head_dim", ("out_key", "out_value")),
+    "gated_delta_rule": (
+        "Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, Tensor visible, "
+        "Tensor states, Tensor taps, Tensor rates, Tensor dt_bias, Tensor norm, float eps, int key_heads, "
+        "int rewindable",
+        ("out",),
+    ),
     "head": (
         "Tensor x, Tensor norm, float eps, Tensor weight, int vocab_size, Tensor want_logits",
         ("out_logits", "out_best"),

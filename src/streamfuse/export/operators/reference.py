@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from streamfuse.export.operators import states
 from streamfuse.export.operators.layout import GROUP, TILE
 from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, float_adapters, unpack
+from streamfuse.model.delta_config import GATE_WIDTH
 
 _LANES = 16
 AT_ONCE = 1 << 18  # products in float64, which stay in a processor's cache
@@ -137,6 +139,134 @@ def short_convolution(
             total = total + tap * read  # product and sum are rounded separately (core/rounding.h)
         mixed.append(total)
     return query.reshape(rows, -1) * torch.stack(mixed)
+
+
+def delta_rows(projected: Tensor, value_heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Gates and channels [R, 2 value_heads + channels] as the cached rows of `gated_delta_rule`: key and value
+    [R, kv_heads, head_dim], which are the halves of a row: gates `GATE_WIDTH` apart, channels, zeros."""
+    gates, channels = projected[:, : 2 * value_heads], projected[:, 2 * value_heads :]
+    rows = torch.cat([F.pad(gates.unsqueeze(2), (0, GATE_WIDTH - 1)).flatten(1), channels], 1)
+    rows = F.pad(rows, (0, 2 * kv_heads * head_dim - rows.shape[1])).view(len(rows), 2, kv_heads, head_dim)
+    return rows[:, 0].contiguous(), rows[:, 1].contiguous()
+
+
+def gated_delta_rule(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    cache_length: Tensor,
+    visible: Tensor,
+    of_layer: Tensor,
+    taps: Tensor,
+    rates: Tensor,
+    dt_bias: Tensor,
+    norm: Tensor,
+    eps: float,
+    key_heads: int,
+    rewindable: int,
+) -> Tensor:
+    """The gated delta rule (Gated DeltaNet, arXiv 2412.06464, eq. 10) over a tree of rows -> [R, Hv * value_dim].
+
+    key and value [R, H, D] are the halves of rows as `delta_rows` gives them, quantized as `tree_attention` quantizes
+    them; caches and `visible` are those of `tree_attention`. taps [L, channels] convolve q, k and v; rates, exp(A_log),
+    and dt_bias [Hv]; norm [value_dim] normalizes the output of each head. `of_layer` are the layer's states
+    (states.py), which this brings up to date in place. The result is bit-identical to the operator's, as far as the
+    exponentials of the gates are.
+    """
+    length, packed, count = int(cache_length), key_cache.dtype == torch.uint8, len(taps)
+    delta = _DeltaRule(taps, rates, dt_bias, key_heads, len(norm))
+    capacity = key_cache.shape[1 if packed else 0]
+
+    def cached(first: int, last: int) -> Tensor:
+        at = torch.arange(first, last) % capacity
+        if not packed:
+            return _read_back(RoundedKeys.of(key_cache[at]), RoundedValues.of(value_cache[at]), key.shape[2])
+        keys, values = RoundedKeys.unpack(key_cache), RoundedValues.unpack(value_cache)
+        return _read_back(keys, values, key.shape[2])[at]
+
+    def advance(state: Tensor, first: int, last: int) -> Tensor:
+        history, matrix = delta.split(state)
+        gates, read = delta.gathered(cached(first, last))
+        rows = torch.cat([history, read])
+        sequences = [rows[i : i + count] for i in range(len(read))]
+        for row in zip(*delta.inputs(sequences, gates), strict=True):
+            matrix, _ = delta.step(matrix, *row)
+        return torch.cat([rows[len(rows) - count + 1 :].flatten(), matrix.flatten()])
+
+    history, matrix = delta.split(states.update(of_layer, length, rewindable, advance))
+    fresh = _read_back(RoundedKeys.of(key), RoundedValues.of(value), key.shape[2])
+    gates, read = delta.gathered(fresh)
+    seen = visible | torch.eye(len(visible), dtype=torch.bool)  # rows of padding do not see even themselves
+    sequences = [torch.cat([history, read[row]])[-count:] for row in seen]
+    parents = [torch.nonzero(row[:i])[-1:].flatten().tolist() for i, row in enumerate(seen)]
+    after, out = list[Tensor](), list[Tensor]()
+    for parent, row in zip(parents, zip(*delta.inputs(sequences, gates), strict=True), strict=True):
+        changed, found = delta.step(after[parent[0]] if parent else matrix, *row)
+        after.append(changed)
+        out.append(rms_norm(found, norm, eps))
+    return torch.stack(out).flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeltaRule:
+    """The arithmetic of `gated_delta_rule`."""
+
+    taps: Tensor
+    rates: Tensor
+    dt_bias: Tensor
+    key_heads: int
+    value_dim: int
+
+    @property
+    def key_dim(self) -> int:
+        return (self.taps.shape[1] - len(self.rates) * self.value_dim) // (2 * self.key_heads)
+
+    def split(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The channels of the last rows [L - 1, channels], and S [Hv, key_dim, value_dim]."""
+        history = (len(self.taps) - 1) * self.taps.shape[1]
+        matrices = state[history:].view(len(self.rates), self.key_dim, self.value_dim)
+        return state[:history].view(-1, self.taps.shape[1]), matrices
+
+    def gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Gates [T, 2 Hv] and channels [T, channels] of rows [T, n]."""
+        wide = 2 * GATE_WIDTH * len(self.rates)
+        return rows[:, :wide:GATE_WIDTH], rows[:, wide : wide + self.taps.shape[1]]
+
+    def inputs(self, sequences: list[Tensor], gates: Tensor) -> tuple[Tensor, ...]:
+        """The inputs of `step` for each row, from the channels of its last rows [L, channels]."""
+        mixed = torch.zeros(len(sequences), self.taps.shape[1])
+        for i, tap in enumerate(self.taps):
+            mixed = mixed + tap * torch.stack([sequence[i] for sequence in sequences])
+        keys = self.key_heads * self.key_dim
+        q, k, v = silu(mixed).split([keys, keys, len(self.rates) * self.value_dim], 1)
+        root = 1 / q.new_tensor(self.key_dim).sqrt()
+        eps = float(q.new_tensor(1e-6) / q.new_tensor(self.key_dim))
+        q, k = (
+            rms_norm(x.unflatten(1, (self.key_heads, -1)), weight.expand(self.key_dim), eps)
+            for x, weight in ((q, root * root), (k, root))
+        )
+        group = len(self.rates) // self.key_heads
+        q, k = (x.repeat_interleave(group, 1) for x in (q, k))
+        a, b = gates.double().chunk(2, 1)
+        softplus = F.softplus(a + self.dt_bias.double(), threshold=1e9)
+        decay, beta = (-self.rates.double() * softplus).exp().float(), torch.sigmoid(b).float()
+        return q, k, v.unflatten(1, (-1, self.value_dim)), decay, beta
+
+    def step(
+        self, before: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """S [Hv, key_dim, value_dim] after a row with q, k [Hv, key_dim], v [Hv, value_dim], decay, beta [Hv]; and its
+        output [Hv, value_dim] before the norm."""
+
+        def read(state: Tensor, by: Tensor) -> Tensor:
+            """S^T by: the sum over even rows in order, plus that over odd ones."""
+            steps = (state.double() * by[:, :, None].double()).transpose(0, 1)
+            return _summed(steps[::2], torch.zeros_like(v)) + _summed(steps[1::2], torch.zeros_like(v))
+
+        change = (v + read(before, k) * -decay[:, None]) * beta[:, None]
+        after = _fma(k[:, :, None], change[:, None], before * decay[:, None, None])
+        return after, read(after, q)
 
 
 def _read_back(keys: RoundedKeys, values: RoundedValues, dim: int) -> Tensor:
@@ -259,9 +389,14 @@ def add_normed(x: Tensor, norm: Tensor, eps: float, residual: Tensor) -> Tensor:
 
 
 def gate_heads(x: Tensor, gates: Tensor) -> Tensor:
-    """Attention output x [R, H * D], each head scaled by the sigmoid of its gate, gates [R, H]."""
+    """Attention output x [R, H * D], each head multiplied by the sigmoid of its gate, gates [R, H]."""
     heads = x.unflatten(1, (gates.shape[1], -1))
     return _times_sigmoid(heads, gates.unsqueeze(2)).flatten(1)
+
+
+def silu_gate(x: Tensor, gates: Tensor) -> Tensor:
+    """x [R, n] multiplied by SiLU of gates [R, n]."""
+    return silu(gates) * x
 
 
 def head(

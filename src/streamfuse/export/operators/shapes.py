@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from streamfuse.export.operators.layout import GROUP, Q4_1_BYTES, Q8_0_BYTES, TILE, cache_shapes
+from streamfuse.export.operators.states import HEADER
+from streamfuse.model.delta_config import GATE_WIDTH
 
 
 def tree_attention(
@@ -180,6 +182,63 @@ def gate_heads(x: Tensor, gates: Tensor) -> Tensor:
     heads, size = gates.shape[1], x.shape[1]
     check(heads > 0 and size % heads == 0, f"the columns of x must be a multiple of {heads}, the number of gates")
     return x.new_empty(x.shape)
+
+
+def silu_gate(x: Tensor, gates: Tensor) -> Tensor:
+    check = _Checks("silu_gate")
+    check(x.dim() == 2 and x.dtype == torch.float32, "x must be float32 [rows, size]")
+    check(_is(gates, torch.float32, *x.shape), f"gates must be float32 {list(x.shape)}")
+    return x.new_empty(x.shape)
+
+
+def delta_rows(projected: Tensor, value_heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    check = _Checks("delta_rows")
+    check(projected.dim() == 2 and projected.dtype == torch.float32, "projected must be float32 [rows, size]")
+    rows, size = projected.shape
+    channels, room = size - 2 * value_heads, 2 * kv_heads * head_dim
+    check(value_heads > 0 and channels > 0, "projected must have two gates for each value head, and channels")
+    check(2 * GATE_WIDTH * value_heads + channels <= room, f"a row of {room} numbers is too small")
+    return projected.new_empty(rows, kv_heads, head_dim), projected.new_empty(rows, kv_heads, head_dim)
+
+
+def gated_delta_rule(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    cache_length: Tensor,
+    visible: Tensor,
+    states: Tensor,
+    taps: Tensor,
+    rates: Tensor,
+    dt_bias: Tensor,
+    norm: Tensor,
+    eps: float,
+    key_heads: int,
+    rewindable: int,
+) -> Tensor:
+    check = _Checks("gated_delta_rule")
+    check(key.dim() == 3 and key_cache.dim() == 3 and taps.dim() == 2, "key and caches have 3 dimensions, taps have 2")
+    rows, kv_heads, dim = key.shape
+    check(value.shape == key.shape, "key and value must have the same shape")
+    keys, values = cache_shapes(key_cache.shape[1], kv_heads, dim)
+    check(
+        _is(key_cache, torch.uint8, *keys) and _is(value_cache, torch.uint8, *values),
+        f"caches do not fit key: they must be packed as uint8 {list(keys)} and {list(values)}",
+    )
+    check(_is(visible, torch.bool, rows, rows), "visible must be bool [rows, rows]")
+    check(_is(cache_length, torch.int64, 1), "cache_length must be int64 [1]")
+    (count, channels), heads, value_dim = taps.shape, rates.numel(), norm.numel()
+    check(_is(rates, torch.float32, heads) and _is(dt_bias, torch.float32, heads), "rates and dt_bias must be [Hv]")
+    check(_is(norm, torch.float32, value_dim), "norm must be float32 [value_dim]")
+    key_dim, rest = divmod(channels - heads * value_dim, 2 * key_heads)
+    check(key_dim > 0 and rest == 0 and heads % key_heads == 0, "the channels of taps do not fit the heads")
+    check(_is(taps, torch.float32, count, channels) and 2 <= count <= 16, "taps must be float32 [2 to 16, channels]")
+    check(2 * GATE_WIDTH * heads + channels <= 2 * kv_heads * dim, "key and value are too small")
+    size = HEADER + (count - 1) * channels + heads * key_dim * value_dim
+    check(_is(states, torch.float32, 2, size), f"states must be float32 [2, {size}]")
+    check(rewindable >= 0, "rewindable must not be negative")
+    return key.new_empty(rows, heads * value_dim)
 
 
 def head(
