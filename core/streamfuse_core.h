@@ -126,8 +126,8 @@ typedef struct sf_backend {
    * this is called. May be NULL. */
   void (*trim)(void* context);
   /* Sets *longest to the greatest value up to `length` that `truncate` accepts; `length` is at most that of the cache.
-   * It is less than `length` if layers with a sliding window or convolution have overwritten positions that the next
-   * pass would need. The core then processes the tokens after *longest again. `truncate` must accept 0 at any time, and
+   * It is less than `length` if layers with a sliding window, convolution or linear attention have overwritten what the
+   * next pass would need. The core then processes the tokens after *longest again. `truncate` must accept 0 at any time, and
    * the length before a commit of one row directly after it. NULL: `truncate` accepts every length. */
   int (*truncatable)(void* context, int64_t length, int64_t* longest);
 } sf_backend;

@@ -157,6 +157,14 @@ def tiny_graph(run_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def linear_graph(run_folder: Path) -> Path:
+    """A program with linear attention, for tests that only read it."""
+    from native_samples import LINEAR_ATTENTION, tiny_bundle
+
+    return made_once(run_folder / "linear", lambda folder: tiny_bundle(folder, LINEAR_ATTENTION)) / "bundle/model.pte"
+
+
+@pytest.fixture(scope="session")
 def chat_bundle(run_folder: Path, tiny_graph: Path) -> Path:
     """A small model with random weights that can chat, for tests that only read it."""
     from native_samples import tiny_chat_bundle

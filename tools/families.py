@@ -42,6 +42,13 @@ _GRANITE = {
 }  # fmt: skip
 _LFM2 = {"layer_types": ["conv", "conv", "full_attention"] * 10, "block_auto_adjust_ff_dim": False}
 _LFM3 = {"layer_types": ["conv", "sliding_attention", "full_attention"] * 10, **_WINDOW}
+_LINEAR = {
+    "full_attention_interval": 3,
+    "linear_num_key_heads": 9,
+    "linear_num_value_heads": 9,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+}
 # Convolutions need an even number of heads.
 _HALF_SIZE_HEADS = {"num_attention_heads": 18, "num_key_value_heads": 6, "head_dim": 32}
 _YARN = {"rope_type": "yarn", "rope_theta": 100000.0, "factor": 4.0, "original_max_position_embeddings": 2048}
@@ -72,6 +79,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "hunyuan_v1_dense": ("HunYuanDenseV1ForCausalLM", {}),
     "lfm2": ("Lfm2ForCausalLM", {**_LFM2, **_HALF_SIZE_HEADS}),
     "lfm3": ("Lfm3ForCausalLM", {**_LFM3, **_HALF_SIZE_HEADS}),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", _LINEAR),
 }
 _CONTEXT, _PROMPTS, _NEW_TOKENS = 448, 2, 192
 _MARK = "<!-- table: families, written by tools/families.py -->"

@@ -72,6 +72,14 @@ def test_whole_graphs_give_the_bits_of_this_machine(
     assert digest(output) == digest(output_of([here / "test_engine", tiny_graph, str(width)]))
 
 
+@pytest.mark.parametrize("processor", list(PROCESSORS)[:1])
+def test_linear_attention_gives_the_bits_of_this_machine(
+    arm: Path, here: Path, linear_graph: Path, processor: str
+) -> None:
+    output = emulated(arm / "test_engine", linear_graph, 4, processor=processor)
+    assert digest(output) == digest(output_of([here / "test_engine", linear_graph, "4"]))
+
+
 @pytest.fixture(scope="session")
 def task_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program with a task adapter in int8, which acts on all rows, and streams of its own."""

@@ -28,7 +28,7 @@ from streamfuse.export.pipeline import run_export
 from streamfuse.export.preview import preview
 from streamfuse.model.checkpoint import load_base
 from streamfuse.model.config import ARCHITECTURES, StreamConfig
-from streamfuse.options import converted
+from streamfuse.options import OptionError, converted
 from streamfuse.runtime.backend import Backend
 from streamfuse.runtime.config import GenerationConfig
 from streamfuse.runtime.session import Session
@@ -96,6 +96,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "block_auto_adjust_ff_dim": False,
     },
     "Lfm3ForCausalLM": {"head_dim": 16, "sliding_window": 7, "layer_types": ["full_attention", "sliding_attention"]},
+    "Qwen3_5ForCausalLM": {
+        "head_dim": 32,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 24,
+    },
     "Gemma3ForCausalLM": {
         "head_dim": 32,
         "query_pre_attn_scalar": 20,
@@ -118,6 +126,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 HERE = ("kernels", "xnnpack", "core ml", "core ml, layout ane", "onnx", "openvino")  # the other engines are on devices
 EXACT = ("kernels",)  # rows of all methods have the same bits
+KERNELS_ONLY = ("Qwen3_5ForCausalLM",)
 # Its streams of 64 features, trained for a few steps, lose more to four bits than the floor int4 allows (4.9 dB of 5);
 # the rows of a text, which tell a model from noise too, are held to more by the test.
 BELOW_INT4 = ("Qwen3ForCausalLM", "xnnpack")
@@ -148,6 +157,7 @@ OPERATORS = (
     "Lfm3ForCausalLM",
     "Exaone4ForCausalLM",
     "HunYuanDenseV1ForCausalLM",
+    "Qwen3_5ForCausalLM",
 )
 # Their graphs use nothing that those of families which are exported by default do not cover (OLMo 3: with Gemma 3's).
 AS_ANOTHER = {
@@ -279,6 +289,10 @@ def test_a_family_is_exported_and_run(
     floors = {"allow_parity_below": ("int4",)} if (family, form) == BELOW_INT4 else {}
     options = converted(ExportConfig, {**one_width, **floors, "schedule": "deferred", **FORMS[form]})
     plan = config_for(trained(family).checkpoint, tmp_path / "bundle", **options)
+    if family in KERNELS_ONLY and form != "kernels":
+        with pytest.raises(OptionError, match="does not support linear attention"):
+            preview(plan)
+        return
     planned = preview(plan)
     report = run_export(plan)
     bundle = open_bundle(plan.output_dir)

@@ -2,8 +2,8 @@
 
     python tests/fuzz/run.py [--seconds 300] [--targets program,tables] [--jobs 1]
 
-Needs clang++ with libFuzzer (Debian: clang and libclang-rt-14-dev). What a target is given to begin with is the tiny
-program of the tests, or nothing. Inputs that reached new code stay in build/fuzz/corpus, so the next run goes on; one
+Needs clang++ with libFuzzer (Debian: clang and libclang-rt-14-dev). What a target is given to begin with are tiny
+programs, or nothing. Inputs that reached new code stay in build/fuzz/corpus, so the next run goes on; one
 that crashes, hangs or takes too much memory is written to build/fuzz/found, and the exit code is 1. To run one again:
 build/fuzz/bin/fuzz_program FILE.
 """
@@ -52,10 +52,11 @@ def seed(target: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if target == "program" and not any(folder.iterdir()):
         sys.path.append(str(ROOT / "tests" / "helpers"))
-        from native_samples import tiny_bundle
+        from native_samples import LINEAR_ATTENTION, tiny_bundle
 
-        with tempfile.TemporaryDirectory() as place:
-            shutil.copy(tiny_bundle(Path(place) / "tiny") / "model.pte", folder / "tiny")
+        for name, model in (("tiny", {}), ("linear", LINEAR_ATTENTION)):
+            with tempfile.TemporaryDirectory() as place:
+                shutil.copy(tiny_bundle(Path(place) / name, model) / "model.pte", folder / name)
 
 
 def fuzz(target: str, seconds: int, jobs: int) -> bool:

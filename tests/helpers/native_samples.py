@@ -18,10 +18,23 @@ from streamfuse.export.pipeline import run_export
 WIDTHS = (4, 12)  # verify methods of the tiny bundle; the second prunes
 
 
-def tiny_bundle(folder: Path, **changes: Any) -> Path:
-    """Export a small model with random weights, all methods; returns the bundle. `changes` are of the plan."""
+LINEAR_ATTENTION: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+    "head_dim": 32,
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+
+
+def tiny_bundle(folder: Path, model: dict[str, Any] | None = None, **changes: Any) -> Path:
+    """Export a small model with random weights, all methods; returns the bundle. `model` are settings of its
+    config.json, `changes` of the plan."""
     torch.manual_seed(1)
-    room = {"max_position_embeddings": max(128, changes.get("max_context_len", 0))}
+    room = {**(model or {}), "max_position_embeddings": max(128, changes.get("max_context_len", 0))}
     checkpoint = write_checkpoint(folder / "checkpoint", tiny_model(**room), **room)
     config = config_for(checkpoint, folder / "bundle", **changes)
     run_export(config, lambda word: None)

@@ -74,6 +74,10 @@ def test_the_engine_touches_only_its_memory(address: Path, tiny_graph: Path, wid
     run(address / "test_engine", tiny_graph, width)
 
 
+def test_linear_attention_touches_only_its_memory(address: Path, linear_graph: Path) -> None:
+    run(address / "test_engine", linear_graph, WIDTHS[-1])
+
+
 def test_the_loop_the_decisions_and_the_acceptance_hold_by_themselves(address: Path) -> None:
     run(address / "test_core")
 
@@ -137,3 +141,7 @@ def test_operators_share_their_work_without_races(thread: Path) -> None:
 
 def test_sessions_in_threads_have_no_races(thread: Path, tiny_graph: Path) -> None:
     run(thread / "test_engine", tiny_graph, WIDTHS[-1])
+
+
+def test_sessions_with_linear_attention_have_no_races(thread: Path, linear_graph: Path) -> None:
+    run(thread / "test_engine", linear_graph, WIDTHS[-1])

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from streamfuse.export.graphs import GraphShapes, Weights, build_methods
+from streamfuse.export.layers import Form
+from streamfuse.export.reference import Form as ReferenceForm
 from streamfuse.export.reference import reference_backend
 from streamfuse.model.config import StreamConfig
+from streamfuse.model.delta_rule import GatedDeltaNet
 from streamfuse.model.streams import Segments, StreamFused
 from streamfuse.model.transformer import Block, normed, rotary_tables, rotate
 from streamfuse.runtime.backend import ModelSpec
-from streamfuse.runtime.backends.reference import ReferenceBackend
 
 GEMMA = {  # windows shorter than the rows of a token with its streams
     "architectures": ["Gemma3ForCausalLM"],
@@ -40,6 +42,15 @@ LFM3 = {  # both layers with streams have gates
     "layer_types": ["conv", "conv", "sliding_attention", "full_attention"],
     "sliding_window": 3,
 }
+QWEN3_5 = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 5,
+    "layer_types": ["full_attention", "linear_attention", "linear_attention", "full_attention"],
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "embeddings": {},
     "value rotation": {"value_rotation": 0.02},
@@ -53,6 +64,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "convolutions": {"base": LFM},
     "convolutions, gates": {"base": LFM3},
     "convolutions and value rotation": {"base": LFM, "value_rotation": 0.02},
+    "linear attention, gates of numbers": {"base": QWEN3_5},
+    "linear attention on top": {"base": {**QWEN3_5, "layer_types": ["linear_attention"] * 4}, "value_rotation": 0.02},
     "a convolution of four rows on top": {"base": {**LFM, "layer_types": ["conv"] * 4, "conv_L_cache": 4}},
 }
 LENGTH = 9
@@ -84,6 +97,12 @@ class Oracle:
 
     def project(self, block: Block, row: Tensor, position: int, adapt: Any = None) -> tuple[Tensor, Tensor, Tensor]:
         attention, y = block.mixer, normed(block.input_layernorm, row)
+        if isinstance(attention, GatedDeltaNet):
+            q, k, v = (
+                getattr(attention, name)(y) + (0 if adapt is None else adapt.adapt(name, y))
+                for name in ("q_proj", "k_proj", "v_proj")
+            )
+            return q, torch.cat([q, k, v]), torch.stack([attention.a_proj(y), attention.b_proj(y)])
         out, (cos, sin) = [], self.rotary[block.rotary]
         for name, heads in (("q_proj", 4), ("k_proj", 2), ("v_proj", 2)):
             flat = getattr(attention, name)(y)
@@ -101,6 +120,8 @@ class Oracle:
     def attend(self, block: Block, query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         """Keys and values in the order of their positions, the row's own last."""
         heads, window = [], block.window
+        if block.recurs:
+            return self.recur(block.linear_attn, keys, values)
         if block.convolves:
             taps = block.conv.taps.weight[:, 0].T.flip(0)  # the row's own first
             pairs = zip(reversed(keys), reversed(values), strict=True)
@@ -112,13 +133,37 @@ class Oracle:
             heads.append(sum(w * value[head // 2] for w, value in zip(weights, values, strict=True)))
         return torch.cat(heads)
 
+    def recur(self, net: GatedDeltaNet, rows: list[Tensor], gates: list[Tensor]) -> Tensor:
+        """Eq. 10 of Gated DeltaNet, a row of q, k and v and its gates a and b at a time."""
+        sizes, states = net.sizes, [torch.zeros(6, 5)] * 4
+        out: list[Tensor] = []
+        for t, (a, b) in enumerate(gates):
+            last = [torch.zeros_like(rows[0])] * 3 + rows[: t + 1]
+            taps = zip(net.taps.weight[:, 0].T, last[-4:], strict=True)
+            mixed = torch.stack([tap * row for tap, row in taps]).sum(0)
+            q, k, v = torch.nn.functional.silu(mixed).split([sizes.keys, sizes.keys, sizes.values])
+            out = []
+            for head in range(4):
+                own_q, own_k = (x.view(2, 6)[head // 2] for x in (q, k))
+                own_q, own_k = (x / torch.sqrt(x @ x + 1e-6) for x in (own_q, own_k))
+                decay = torch.exp(-net.A_log[head].exp() * torch.log1p(torch.exp(a[head] + net.dt_bias[head])))
+                state = states[head] * decay
+                change = (v.view(4, 5)[head] - own_k @ state) / (1 + torch.exp(-b[head]))
+                states[head] = state + torch.outer(own_k, change)
+                out.append(own_q @ states[head] / math.sqrt(6))
+        return torch.cat(out)
+
     def finish(self, block: Block, row: Tensor, attended: Tensor, adapt: Any = None) -> Tensor:
         def through(layer: Any, name: str, x: Tensor) -> Tensor:
             return layer(x) if adapt is None else layer(x) + adapt.adapt(name, x)
 
-        if block.mixer.g_proj is not None:
+        if block.recurs:
+            gates = block.linear_attn.g_proj(normed(block.input_layernorm, row)).view(4, 5)
+            heads = block.linear_attn.output_norm(attended.view(4, 5))
+            attended = (heads * gates / (1 + torch.exp(-gates))).flatten()
+        elif block.mixer.g_proj is not None:
             gates = block.mixer.g_proj(normed(block.input_layernorm, row))
-            parts = attended.view(4, 8)
+            parts = attended.view(len(gates), -1)
             attended = torch.cat([part / (1 + torch.exp(-gate)) for part, gate in zip(parts, gates, strict=True)])
         row = row + normed(block.attention_output_norm, through(block.mixer.o_proj, "o_proj", attended))
         y = normed(block.post_attention_layernorm, row)
@@ -157,7 +202,7 @@ class Oracle:
             adapt = model.adapters[i] if config.adapter_rank else None
             main = [self.project(block, row, s) for s, row in enumerate(self.below[i][: t + 1])]
             own = [self.project(block, row, t + j, adapt) for j, row in zip(steps, rows, strict=True)]
-            turn = (lambda value, _: value) if block.convolves else self.rotate_value
+            turn = (lambda value, _: value) if block.convolves or block.recurs else self.rotate_value
             own_values = [turn(p[2], j) for j, p in zip(steps, own, strict=True)]
             rows = [
                 self.finish(
@@ -236,8 +281,9 @@ def test_the_static_graphs_give_every_node_the_streams_of_its_path(name: str) ->
     streams = model.streams_config.num_streams
     shapes = GraphShapes(capacity=40, prefill_rows=8, widths=((8, 8),), top_k=5)
     spec = ModelSpec(40, tiny.VOCAB_SIZE, streams, 5, 8, {"verify_8": (8, 8)})
-    methods = build_methods(Weights(model.merged(), shapes))
-    backend = ReferenceBackend(methods, spec, 4, model.streams_config.num_msa_layers, kv_heads=2, head_dim=8)
+    form = Form() if model.base.config.delta is None else ReferenceForm()
+    methods = build_methods(Weights(model.merged(), shapes, form))
+    backend = reference_backend(methods, model, spec)
     prefix, tree, parents = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5], [-1, 0, 0, 1, 1, 4]
     paths = [[] for _ in tree]
     seen = np.zeros((6, 6), np.bool_)

@@ -148,8 +148,7 @@ class Bench:
             names = PROJECTIONS[:4] if part == "attention" else PROJECTIONS[4:]
             yield from (projection(block, name) for block in base.blocks for name in names)
             if part == "attention":
-                gates = (block.mixer.g_proj for block in base.blocks)
-                yield from (gate for gate in gates if gate is not None)
+                yield from (gate for block in base.blocks for gate in block.gate_projections)
 
     def _rounded(self, weight: Tensor, scheme: str) -> tuple[Tensor, float]:
         """`rounded`, remembering which weights lie on a grid: to find them there takes the longest."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from streamfuse.runtime.backend import NEXT_TOKEN, STREAMS
 
 from .config import GraphShapes
+from .operators.states import HEADER
 from .weights import Weights
 
 __all__ = [
@@ -38,7 +39,7 @@ class Plain(nn.Module):
     def __init__(self, weights: Weights, rows: int, logits: bool) -> None:
         super().__init__()
         lower, layers = weights.num_lower_layers, weights.config.num_layers
-        self.rows, self.split = rows, 2 * lower
+        self.rows, self.split, self.by_layer = rows, lower, weights.by_layer
         self.embedding, self.start, self.rotary = weights.embedding, weights.start, weights.rotary
         self.lower = weights.span(0, lower, rows, close_last=logits or lower < layers)
         self.top = weights.span(lower, layers, rows, close_last=logits)
@@ -55,8 +56,9 @@ class Plain(nn.Module):
         *caches: Tensor,
     ) -> tuple[Tensor, ...]:
         positions, x = self.rotary(position_ids), self.start(self.embedding(input_ids))
-        hidden, new = self.lower(x, positions, cache_length, ancestors, caches[: self.split])
-        x, top_new = self.top(hidden, positions, cache_length, ancestors, caches[self.split :])
+        of_layers = self.by_layer(caches)
+        hidden, new = self.lower(x, positions, cache_length, ancestors, of_layers[: self.split])
+        x, top_new = self.top(hidden, positions, cache_length, ancestors, of_layers[self.split :])
         if self.head is None:
             return (*new, *top_new)
         return (*self.head(x, want_logits), *new, *top_new, *((hidden,) if self.gives_hidden else ()))
@@ -79,7 +81,7 @@ class Verify(nn.Module):
         self.rows, self.keep, self.carrying = rows, keep, carrying
         self.num_streams, self.top_k = weights.streams_config.num_streams, weights.shapes.top_k
         lower, layers = weights.num_lower_layers, weights.config.num_layers
-        self.split = 2 * lower
+        self.split, self.by_layer = lower, weights.by_layer
         self.embedding, self.start = weights.embedding, weights.start
         self.rotary, self.head = weights.rotary, weights.head
         self.lower = weights.span(0, lower, rows)
@@ -106,9 +108,9 @@ class Verify(nn.Module):
         want_logits: Tensor,
         *caches: Tensor,
     ) -> tuple[Tensor, ...]:
-        embedded = self.embedding(input_ids)
+        embedded, of_layers = self.embedding(input_ids), self.by_layer(caches)
         positions = self.rotary(position_ids)
-        x, new = self.lower(self.start(embedded), positions, cache_length, ancestors, caches[: self.split])
+        x, new = self.lower(self.start(embedded), positions, cache_length, ancestors, of_layers[: self.split])
         kept, order = position_ids * 0 + self.arange, None
         if self.survivors is not None:
             drafted = embedded if self.candidates is None else self.candidates(input_ids)
@@ -119,7 +121,7 @@ class Verify(nn.Module):
         hidden = x
         if self.carrying:
             x, position_ids, ancestors = self._with_streams(x, position_ids, ancestors, order)
-        x, top_new = self.top(x, self.rotary(position_ids), cache_length, ancestors, caches[self.split :])
+        x, top_new = self.top(x, self.rotary(position_ids), cache_length, ancestors, of_layers[self.split :])
 
         def nodes(rows: Tensor) -> Tensor:
             return rows[: self.keep] if order is None else rows.index_select(0, order)
@@ -158,6 +160,7 @@ class Streams(nn.Module):
         self.embedding = weights.embedding if weights.streams_config.next_token_rank else None
         self.insert, self.rotary, self.stream_head = weights.insert, weights.rotary, weights.stream_head
         lower, layers = weights.num_lower_layers, weights.config.num_layers
+        self.split, self.by_layer = lower, weights.by_layer
         self.top = weights.span(lower, layers, self.num_streams, adapted_from=0)
         self.register_buffer("steps", torch.arange(1, self.num_streams + 1))
         self.register_buffer("visible", torch.ones(self.num_streams, self.num_streams, dtype=torch.bool).tril())
@@ -170,7 +173,8 @@ class Streams(nn.Module):
         else:
             rows, caches = self.insert(hidden, self.embedding(caches[0])), caches[1:]
         rows = rows.reshape(self.num_streams, -1)
-        x, _ = self.top(rows, self.rotary(position_ids + self.steps), cache_length, self.visible, caches)
+        of_layers = self.by_layer(caches, self.split)
+        x, _ = self.top(rows, self.rotary(position_ids + self.steps), cache_length, self.visible, of_layers)
         return tuple(t.view(1, self.num_streams, self.top_k) for t in self.stream_head(x))
 
 
@@ -200,7 +204,8 @@ def input_names(weights: Weights, method: Method) -> list[str]:
     if not streams:
         names = ["input_ids", "position_ids", "ancestors", "cache_length", "want_logits"]
     first = weights.num_lower_layers if streams else 0
-    return names + [f"{kind}_cache_{i}" for i in range(first, layers) for kind in ("key", "value")]
+    names += [f"{kind}_cache_{i}" for i in range(first, layers) for kind in ("key", "value")]
+    return names + [f"state_{i}" for i in range(first, layers) if weights.config.layer_recurrences[i]]
 
 
 def example_inputs(weights: Weights, method: Method) -> tuple[Tensor, ...]:
@@ -221,4 +226,6 @@ def example_inputs(weights: Weights, method: Method) -> tuple[Tensor, ...]:
     first = weights.num_lower_layers if isinstance(method, Streams) else 0
     for layer in range(first, c.num_layers):  # not shared, or they would be one input
         inputs += weights.form.caches(weights.cache_positions[layer], c.kv_heads_of(layer), c.head_dim)
+    if c.delta is not None:
+        inputs += [torch.zeros(2, HEADER + c.delta.state_size) for _ in range(sum(c.layer_recurrences[first:]))]
     return tuple(inputs)

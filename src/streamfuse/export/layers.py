@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from streamfuse.model.delta_rule import GatedDeltaNet
 from streamfuse.model.families import Activation
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import MLP, Block, RMSNorm, ShortConvolution, activated, normed
@@ -150,6 +151,15 @@ class Form:
         `attention`; key and value are the two halves of the convolution's input."""
         return GatedConvolution(capacity, cache_size, convolution)
 
+    def linear_attention(self, cache_size: int, rewindable: int, net: GatedDeltaNet) -> nn.Module:
+        """Linear attention: inputs and result are those of `attention`, and the layer's states (operators/states.py).
+        Key and value are the two halves of its rows. A sequence can be truncated by `rewindable` tokens.
+
+        Raises:
+            ValueError: this form has none.
+        """
+        raise ValueError("linear attention has no graph in this form")
+
     def cache_positions(self, capacity: int, window: int | None) -> int:
         """Positions of every ring buffer of a model whose longest window is `window`; `capacity` if that is not less,
         or if no layer has a window."""
@@ -185,7 +195,7 @@ class Opening(Layer):
 
     def __init__(self, form: Form, block: Block, adapters: StreamAdapters | None) -> None:
         super().__init__()
-        a = block.mixer
+        a = block.conv if block.convolves else block.self_attn
         self.convolves = block.convolves
         self.heads, self.kv_heads, self.dim = a.num_heads, a.num_kv_heads, a.head_dim
         self.norm = form.norm_of(block.input_layernorm)

@@ -11,6 +11,7 @@ import torch
 
 from streamfuse.bundle.reader import DRAFT_FILE, adapter_file
 from streamfuse.export.operators.layout import cache_bytes, cache_positions
+from streamfuse.export.operators.states import HEADER
 from streamfuse.model.checkpoint import load_config, load_stream_fused, read_adapter
 from streamfuse.model.config import SOFTMAX, CheckpointError, ModelConfig, StreamConfig
 from streamfuse.model.fields import CheckpointWarning, read_object
@@ -26,7 +27,7 @@ from .cost import Cost, export_cost
 from .facts import chat_template, end_tokens, source_facts
 from .sampling import SamplingDefaults, sampling_defaults
 from .schemes import DTYPE_BITS, GROUP, GROUP_SIZES, PARTS
-from .sizes import PartSize, part_sizes, sizes_of
+from .sizes import LayerWidths, PartSize, gates_of, part_sizes, sizes_of
 
 TUNING_ROUNDED = (
     "this adapter fine-tunes the base model; merging that into weights that are then rounded to 4 bits can lower the "
@@ -187,13 +188,15 @@ def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer
 
 
 def _cache_bytes(config: ExportConfig, model_config: ModelConfig) -> int:
-    """Bytes of the caches of all layers."""
+    """Bytes of the caches and states of all layers."""
     capacity, dim = config.max_context_len, model_config.head_dim
     ring = cache_positions(capacity, model_config.longest_window)
     counts = [capacity if window is None else ring for window in model_config.layer_windows]
     sizes = [(count, model_config.kv_heads_of(i)) for i, count in enumerate(counts)]
     if config.kernels:
-        return sum(cache_bytes(count, heads, dim) for count, heads in sizes)
+        state = 0 if model_config.delta is None else 2 * (HEADER + model_config.delta.state_size) * 4
+        states = state * sum(model_config.layer_recurrences)
+        return states + sum(cache_bytes(count, heads, dim) for count, heads in sizes)
     floats = config.dtype if config.target != "executorch" or config.backend == "qnn" else "float32"
     return sum(count * heads for count, heads in sizes) * 2 * dim * DTYPE_BITS[floats] // 8
 
@@ -273,16 +276,27 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
             f"--backend kernels alone, not with --backend {config.backend}; {without} leaves the pruner out"
         )
     _check_group_sizes(config, model_config)
+    _check_recurrences(config, model_config)
     if config.kernels and model_config.head_dim % 16:
         raise OptionError(
             f"--backend kernels needs heads of a multiple of 16, not {model_config.head_dim}; use --backend xnnpack"
         )
 
 
+def _check_recurrences(config: ExportConfig, model_config: ModelConfig) -> None:
+    if not any(model_config.layer_recurrences):
+        return
+    if not config.kernels:
+        flag = f"--backend {config.backend}" if config.target == "executorch" else f"--target {config.target}"
+        raise OptionError(f"{flag} does not support linear attention (layer_types); use --backend kernels")
+    if model_config.layer_recurrences[-1]:
+        raise OptionError("--backend kernels needs attention in the last layer, which has linear attention here")
+
+
 def _check_group_sizes(config: ExportConfig, model_config: ModelConfig) -> None:
     hidden = model_config.hidden_size
     inputs = {
-        "attention": (hidden, model_config.num_heads * model_config.head_dim),
+        "attention": [layer.mixed for layer in LayerWidths.of(model_config)],
         "mlp": (hidden, model_config.intermediate_size),
     }
     for part in PARTS:
@@ -344,8 +358,8 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
     """Calls of the kernels' operators by method; empty for other backends.
 
     Each layer: 4, or 6 with norms after attention and MLP; 3 more with a convolution (a multiplication and two slices),
-    2 with gates, 2 with norms after the rotary embedding. Each method: 2 look-ups per rotary embedding, the embedding
-    and its factor, and the head.
+    1 with linear attention, 2 with gates, 2 with norms after the rotary embedding. Each method: 2 look-ups per rotary
+    embedding, the embedding and its factor, and the head.
     """
     if not config.kernels:
         return {}
@@ -354,16 +368,18 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
     for name, count in layers.items():
         each = 4 if model_config.norms == "before" else 6
         first = model_config.num_layers - count  # a `streams` pass runs the top layers
-        turns = model_config.layer_rotaries[first:]
+        recurs = model_config.layer_recurrences[first:]
+        turns = {turn for turn, has in zip(model_config.layer_rotaries[first:], recurs, strict=True) if not has}
         start = 0 if name == "streams" else 1 + (model_config.embedding_scale != 1)
         # A prefill pass has no head, and only the first operator of its last layer.
         end = 1 - each if name == "prefill" else 1 + carrying.get(name, False)
         convolutions = sum(model_config.layer_convolutions[first:])
         partial = name == "prefill"  # of the last layer, only keys and values
-        closed = model_config.layer_convolutions[first : model_config.num_layers - partial]
-        gates = 2 * closed.count(False) if model_config.attention_gate else 0
+        closed = range(first, model_config.num_layers - partial)
+        gates = 2 * sum(gates_of(model_config, layer) > 0 for layer in closed)
         weights = 2 * count - partial if model_config.query_key_norm == "head after rope" else 0
-        found[name] = each * count + 3 * convolutions + gates + weights + 2 * len(set(turns)) + start + end
+        added = 3 * convolutions + sum(recurs) + gates + weights
+        found[name] = each * count + added + 2 * len(turns) + start + end
     return found
 
 

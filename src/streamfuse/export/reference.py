@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from streamfuse.model.delta_rule import GatedDeltaNet, delta_rule
 from streamfuse.model.streams import StreamAdapters, StreamFused
 from streamfuse.model.transformer import Block
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
 from . import layers
+from .operators import states
+from .operators.states import HEADER
 from .weights import Weights
 
 
@@ -36,13 +40,20 @@ def reference_backend(
     config, streams = model.base.config, model.streams_config
     heads = [config.kv_heads_of(layer) for layer in range(config.num_layers)]
     sizes = (config.num_layers, streams.num_msa_layers, heads, config.head_dim)
-    next_token = bool(streams.next_token_rank)
-    if weights is None:
-        return ReferenceBackend(methods, spec, *sizes, next_token)
-    return ReferenceBackend(methods, spec, *sizes, next_token, weights.cache_positions, weights.ring_window)
+    state_size = 0 if config.delta is None else HEADER + config.delta.state_size
+    options: dict[str, Any] = {
+        "next_token": bool(streams.next_token_rank),
+        "states": [state_size if recurs else 0 for recurs in config.layer_recurrences],
+    }
+    if weights is not None:
+        options |= {"positions": weights.cache_positions, "window": weights.ring_window}
+    return ReferenceBackend(methods, spec, *sizes, **options)
 
 
 class Form(layers.Form):
+    def linear_attention(self, cache_size: int, rewindable: int, net: GatedDeltaNet) -> nn.Module:
+        return LinearAttention(cache_size, rewindable, net)
+
     def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         return Opening(block, adapters)
 
@@ -73,3 +84,44 @@ class Opening(_Half):
 class Closing(_Half):
     def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
         return self.block.finish(x, attended, lambda name, y: self.adapt_from(first, name, y))
+
+
+class LinearAttention(nn.Module):
+    """Brings the layer's states up to date, then computes the rows of a tree from the newer one."""
+
+    def __init__(self, cache_size: int, rewindable: int, net: GatedDeltaNet) -> None:
+        super().__init__()
+        self.cache_size, self.rewindable, self.net = cache_size, rewindable, net
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        cache_length: Tensor,
+        visible: Tensor,
+        position_ids: Tensor,
+        of_layer: Tensor,
+    ) -> Tensor:
+        net, length = self.net, int(cache_length)
+        shape = net.sizes.value_heads, net.sizes.key_dim, net.sizes.value_dim
+        size = (net.sizes.taps - 1) * net.sizes.channels
+
+        def advance(state: Tensor, first: int, last: int) -> Tensor:
+            at = torch.arange(first, last) % self.cache_size
+            gates, read = net.gathered(torch.cat([key_cache[at], value_cache[at]], 1).flatten(1))
+            read = torch.cat([state[:size].view(-1, net.sizes.channels), read])
+            _, found = net.recur(net.taps(read.T).T[None], gates[None], state[size:].view(1, *shape))
+            return torch.cat([read[len(read) - net.sizes.taps + 1 :].flatten(), found.flatten()])
+
+        state = states.update(of_layer, length, self.rewindable, advance)
+        before = state[:size].view(-1, net.sizes.channels)
+        gates, read = net.gathered(torch.cat([key, value], 1).flatten(1))
+        mixed = []
+        for row in visible | torch.eye(len(visible), dtype=torch.bool):  # rows of padding see not even themselves
+            mixed.append((torch.cat([before, read[row]])[-net.sizes.taps :].T * net.taps.weight[:, 0]).sum(1))
+        q, k, v = net.heads(F.silu(torch.stack(mixed)))
+        found = delta_rule(q, k, v, *net.decays(gates), visible, state[size:].view(shape))
+        return found.out.flatten(1)

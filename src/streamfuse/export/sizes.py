@@ -32,37 +32,48 @@ Sizes = dict[str, PartSize]
 
 
 class LayerWidths(NamedTuple):
-    """Rows and columns of a layer's matrices: the hidden state, queries, keys (as values), and inside of the MLP."""
+    """Rows and columns of a layer's matrices: the hidden state, queries, keys, values, what the output projection
+    reads, and inside of the MLP."""
 
     hidden: int
     query: int
-    kv: int
+    key: int
+    value: int
+    mixed: int
     inner: int
 
     @classmethod
     def of(cls, config: ModelConfig) -> list[LayerWidths]:
         """Those of each layer of a model. A convolution's three products have the width of the hidden state."""
-        hidden, inner = config.hidden_size, config.intermediate_size
-        attention = cls(hidden, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim, inner)
-        convolution = cls(hidden, hidden, hidden, inner)
-        return [convolution if convolves else attention for convolves in config.layer_convolutions]
+        hidden, inner, sizes = config.hidden_size, config.intermediate_size, config.delta
+        query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        found = []
+        for convolves, recurs in zip(config.layer_convolutions, config.layer_recurrences, strict=True):
+            if recurs and sizes is not None:
+                found.append(cls(hidden, sizes.keys, sizes.keys, sizes.values, sizes.values, inner))
+            elif convolves:
+                found.append(cls(hidden, hidden, hidden, hidden, hidden, inner))
+            else:
+                found.append(cls(hidden, query, kv, kv, query, inner))
+        return found
 
     @classmethod
     def of_adapter(cls, state: Mapping[str, Tensor]) -> list[LayerWidths]:
         """Those of the layers that an adapter's streams have low-rank products in."""
         layers: list[LayerWidths] = []
         while True:
-            names = ("q_proj.down", "q_proj.up", "k_proj.up", "gate_proj.up")
+            names = ("q_proj.down", "q_proj.up", "k_proj.up", "v_proj.up", "o_proj.down", "gate_proj.up")
             factors = [state.get(f"adapters.{len(layers)}.{name}") for name in names]
             found = [factor.shape for factor in factors if factor is not None and factor.ndim == 2]
             if len(found) < len(factors):
                 return layers
-            layers.append(cls(found[0][1], *(shape[0] for shape in found[1:])))
+            sizes = (shape[name.endswith("down")] for name, shape in zip(names, found, strict=True))
+            layers.append(cls(*sizes))
 
     def products(self, part: str) -> list[tuple[int, tuple[int, ...]]]:
         """The inputs of each product of a part, and the outputs of its matrices."""
         return {
-            "attention": [(self.hidden, (self.query, self.kv, self.kv)), (self.query, (self.hidden,))],
+            "attention": [(self.hidden, (self.query, self.key, self.value)), (self.mixed, (self.hidden,))],
             "mlp": [(self.hidden, (self.inner, self.inner)), (self.inner, (self.hidden,))],
         }[part]
 
@@ -149,8 +160,7 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
     h, layers, vocab = model_config.hidden_size, model_config.num_layers, model_config.vocab_size
     widths, rate = LayerWidths.of(model_config), _rates(config, h)
     attention, mlp = (sum(layer.weights(part) for layer in widths) for part in _PRODUCTS)
-    if model_config.attention_gate:
-        attention += (layers - sum(model_config.layer_convolutions)) * model_config.num_heads * h
+    attention += sum(gates_of(model_config, layer) for layer in range(layers)) * h
     tuned_layers = widths[layers - streams.base_layers :]
     tuned = {part: _low_rank(tuned_layers, config, streams.base_rank, part) for part in _PRODUCTS}
     norms = 2 if model_config.norms == "both" else 1  # of each half of a layer
@@ -204,8 +214,20 @@ def _one_table(config: ExportConfig) -> bool:
     return config.backend not in _OWN_HEAD and config.part_scheme("head") == config.part_scheme("embedding")
 
 
+def gates_of(model_config: ModelConfig, layer: int) -> int:
+    """Outputs of a layer's gate projections."""
+    if model_config.layer_convolutions[layer]:
+        return 0
+    if model_config.layer_recurrences[layer] and (sizes := model_config.delta) is not None:
+        return sizes.values + 2 * sizes.value_heads
+    of_numbers = model_config.num_heads * model_config.head_dim
+    return {"none": 0, "head": model_config.num_heads, "number": of_numbers}[model_config.attention_gate]
+
+
 def _mixer_floats(model_config: ModelConfig, layer: int) -> int:
-    """Weights of a layer's norms of q and k, biases, or taps of its convolution."""
+    """Weights of a layer's norms of q and k, biases, taps of its convolution, or settings of its decays."""
+    if model_config.layer_recurrences[layer] and (sizes := model_config.delta) is not None:
+        return sizes.channels * sizes.taps + 2 * sizes.value_heads + sizes.value_dim
     if model_config.layer_convolutions[layer]:
         return model_config.hidden_size * (model_config.layer_windows[layer] or 0)
     query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim

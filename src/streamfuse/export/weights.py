@@ -104,7 +104,8 @@ class Turn(nn.Module):
 class Span(nn.Module):
     """Consecutive layers over R rows, those from `first` on with low-rank adapters.
 
-    `attentions` (or convolutions), `rotaries` (indices of rotary embeddings) and `convolves` are those of each layer.
+    `attentions` (or what a layer has instead), `rotaries` (indices of rotary embeddings) and `turns`, whether a layer
+    has values to rotate, are those of each layer.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Span(nn.Module):
         closings: Sequence[nn.Module],
         attentions: Sequence[nn.Module],
         rotaries: Sequence[int],
-        convolves: Sequence[bool],
+        turns: Sequence[bool],
         rows: int,
         first: int,
         turn: Turn | None,
@@ -121,7 +122,7 @@ class Span(nn.Module):
         super().__init__()
         self.openings, self.closings = nn.ModuleList(openings), nn.ModuleList(closings)
         self.attentions, self.rotaries = nn.ModuleList(attentions), tuple(rotaries)
-        self.convolves = tuple(convolves)
+        self.turns = tuple(turns)
         self.rows, self.first, self.turn = rows, first, turn
 
     def forward(
@@ -130,20 +131,21 @@ class Span(nn.Module):
         positions: Positions,
         cache_length: Tensor,
         visible: Tensor,
-        caches: tuple[Tensor, ...],
+        caches: Sequence[tuple[Tensor, ...]],
     ) -> tuple[Tensor, list[Tensor]]:
-        """x [R, h] after the layers, and their new keys and values [R, Hkv, D], interleaved.
+        """x [R, h] after the layers, and their new keys and values [R, Hkv, D], interleaved. `caches` are those of each
+        layer: keys, values and, if it has one, its state.
 
         With `close_last` False, x is the state before the last layer, since only keys and values are needed.
         """
         new: list[Tensor] = []
         for i, opening in enumerate(self.openings):
             q, k, v = opening(x, *positions.turns[self.rotaries[i]], self.first)
-            v = v if self.turn is None or self.convolves[i] else self.turn(v)
+            v = self.turn(v) if self.turn is not None and self.turns[i] else v
             new += [k, v]
             if i < len(self.closings):
-                given = (q, k, v, caches[2 * i], caches[2 * i + 1], cache_length, visible)
-                attended = self.attentions[i](*given, positions.ids)
+                keys, values, *state = caches[i]
+                attended = self.attentions[i](q, k, v, keys, values, cache_length, visible, positions.ids, *state)
                 x = self.closings[i](x, attended, self.first)
         return x, new
 
@@ -209,6 +211,11 @@ class Weights(nn.Module):
         """One for each layer; those without weights are shared."""
         capacity, kinds = self.shapes.capacity, dict[int | None, nn.Module]()
         for block, cache_size in zip(blocks, self.cache_positions, strict=True):
+            if block.recurs:
+                longest = self.config.longest_window or 0
+                rewindable = capacity if cache_size == capacity else cache_size - longest
+                yield form.linear_attention(cache_size, rewindable, block.linear_attn)
+                continue
             if block.convolves:
                 yield form.convolution(capacity, cache_size, block.conv)
                 continue
@@ -246,14 +253,23 @@ class Weights(nn.Module):
         turn = Turn(step, start, rows, self.streams_config.num_streams) if step else None
         openings, closings = list(self.openings)[first:last], list(self.closings)[first:last]
         attentions, rotaries = list(self.attentions)[first:last], self.config.layer_rotaries[first:last]
-        convolves = self.config.layer_convolutions[first:last]
+        turns = self.config.layer_attentions[first:last]
         if self.stream_openings and start < rows:
             if start > 0:
                 raise ValueError("stream rows whose layers are not those of the base's rows need a separate pass")
             openings, closings = list(self.stream_openings), list(self.stream_closings)
         adapted = 0 if self.streams_config.base_rank else start  # a tuned base's adapters apply to all rows
+        # A state is brought up to date by every pass; preview.py refuses a last layer with one.
+        close_last = close_last or self.config.layer_recurrences[last - 1]
         closings = closings if close_last else closings[:-1]
-        return Span(openings, closings, attentions[: len(closings)], rotaries, convolves, rows, adapted, turn)
+        return Span(openings, closings, attentions[: len(closings)], rotaries, turns, rows, adapted, turn)
+
+    def by_layer(self, caches: Sequence[Tensor], first: int = 0) -> list[tuple[Tensor, ...]]:
+        """The caches that a pass takes, of layers from `first` on: keys and values of each, then the states. Returns
+        those of each layer: keys, values and, if it has one, its state."""
+        recurs = self.config.layer_recurrences[first:]
+        states = iter(caches[2 * len(recurs) :])
+        return [(*caches[2 * i : 2 * i + 2], *([next(states)] if has else [])) for i, has in enumerate(recurs)]
 
     def survivors(self, rows: int, keep: int, carrying: int) -> Survivors | None:
         """The pruner of one method; None if it keeps all nodes and their order does not matter."""

@@ -172,9 +172,9 @@ class Backend(Protocol):
     def truncate(self, length: int) -> None:
         """Forget every cache position from `length` on. Raises BackendError unless 0 <= length <= self.length.
 
-        An engine that keeps fewer positions for layers with a sliding window or convolution cannot go back to every
-        length. It has a method `truncatable(length)`, which gives the longest prefix of at most `length` positions that
-        this accepts.
+        An engine that keeps fewer positions for layers with a sliding window, convolution or linear attention cannot go
+        back to every length. It has a method `truncatable(length)`, which gives the longest prefix of at most `length`
+        positions that this accepts.
         """
         ...
 

@@ -69,7 +69,7 @@ public struct Statistics: Sendable, Equatable, Codable {
   /// Turns that `ContextPolicy.dropOldest` dropped for this answer.
   public let droppedTurns: Int
   /// Tokens that were prefilled again although the cache had them before: of the remaining turns, if turns were dropped,
-  /// or of a prefix that layers with a sliding window or convolution cannot go back to.
+  /// or of a prefix that layers with a sliding window, convolution or linear attention cannot go back to.
   public let rereadTokens: Int
   /// Tokens of the prompt whose cache came from a stored prefix of the bundle.
   public let prefixTokens: Int

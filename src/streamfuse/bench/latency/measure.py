@@ -39,6 +39,9 @@ _PARTS = {
     "gated_branch": MLP,
     "add_normed": OTHER,  # after attention, and after the MLP
     "gate_heads": ATTENTION,
+    "silu_gate": ATTENTION,
+    "delta_rows": ATTENTION,
+    "gated_delta_rule": ATTENTION,
     "head": HEAD,
     "stream_top_k": TOP_K,
 }

@@ -6,6 +6,7 @@ cached keys and values. Multiply-accumulates are those of the real products; pad
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,9 +61,11 @@ def work_of(manifest: Manifest, method: str, context: int) -> dict[str, Work]:
     share = rows.base / model.num_layers
     cached, heads = (of_layers[model.num_layers - rows.depth :] for of_layers in _attended(manifest, context))
     cache = sum(count * _position_bytes(manifest, kv) for count, kv in zip(cached, heads, strict=True))
+    numbers = _states(manifest)[model.num_layers - rows.depth :]
+    cache += 4 * sum(numbers)  # of linear attention: states in float32
     # One row's scores and weighted values in one layer. A convolution counts as attention to its cached positions: the
-    # manifest does not tell them apart.
-    seen = 2 * model.num_heads * model.head_dim * sum(cached) / max(len(cached), 1)
+    # manifest does not tell them apart. Linear attention reads a state twice and changes it once.
+    seen = (2 * model.num_heads * model.head_dim * sum(cached) + 3 / 2 * sum(numbers)) / max(len(cached), 1)
     return {
         EMBEDDING: Work(rows.tokens * _bytes(manifest, EMBEDDING) / model.vocab_size, 0.0),
         # Low-rank products, or the matrices that they are merged into, count by the sizes of the base's matrices.
@@ -112,9 +115,16 @@ def _attended(manifest: Manifest, context: int) -> tuple[list[int], list[int]]:
     for layer in range(manifest.model.num_layers):
         shape = inputs.get(f"key_cache_{layer}") or inputs.get(f"past_key_values.{layer}.key") or ()
         is_ring = len(shape) > axis and shape[axis] < capacity
-        found.append(min(context, shape[axis] - REWINDABLE) if is_ring else context)
+        reads = min(context, shape[axis] - REWINDABLE) if is_ring else context
+        found.append(0 if f"state_{layer}" in inputs else reads)
         heads.append(_heads(manifest, shape) if len(shape) > axis else manifest.model.num_kv_heads)
     return found, heads
+
+
+def _states(manifest: Manifest) -> list[int]:
+    """Per layer: the numbers of its two states, 0 for layers that have none."""
+    sizes = {tensor.name: math.prod(tensor.shape) for tensor in manifest.methods[DECODE].inputs}
+    return [sizes.get(f"state_{layer}", 0) for layer in range(manifest.model.num_layers)]
 
 
 def _heads(manifest: Manifest, shape: Sequence[int]) -> int:

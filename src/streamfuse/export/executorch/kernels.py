@@ -98,6 +98,5 @@ def _forget(model: StreamFused, top: int) -> None:
     head are not freed, since the drafting tables are computed from them.
     """
     for block in model.base.blocks[: model.base.config.num_layers - top]:
-        gates = [] if block.mixer.g_proj is None else [block.mixer.g_proj]
-        for layer in [*(projection(block, name) for name in PROJECTIONS), *gates]:
+        for layer in [*(projection(block, name) for name in PROJECTIONS), *block.gate_projections]:
             layer.weight = nn.Parameter(torch.empty_like(layer.weight, device="meta"), requires_grad=False)

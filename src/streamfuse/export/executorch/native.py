@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -18,6 +18,7 @@ from streamfuse.export.operators.packing import (
     pack_q8_0,
     tile_adapters,
 )
+from streamfuse.model.delta_rule import GatedDeltaNet
 from streamfuse.model.streams import LowRank, StreamAdapters
 from streamfuse.model.transformer import Block, RMSNorm, ShortConvolution
 
@@ -68,13 +69,15 @@ class Form(layers.Form):
         return Embedding(self._table(weight, "embedding", "q8_0"))
 
     def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
+        if block.recurs:
+            return LinearOpening(block, adapters, lambda weight: self._pack(weight, "attention"), self.int8_adapters)
         return Opening(block, adapters, lambda weight: self._pack(weight, "attention"), self.int8_adapters)
 
     def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         return Closing(block, adapters, lambda weight, part: self._pack(weight, part), self.int8_adapters)
 
     def with_adapters(self, part: nn.Module, adapters: StreamAdapters | None) -> nn.Module:
-        again = copy.copy(cast("Opening | Closing", part))  # the packed weights are shared
+        again = copy.copy(cast("Opening | LinearOpening | Closing", part))  # the packed weights are shared
         again._modules = dict(again._modules)
         again.take(adapters)
         return again
@@ -90,6 +93,9 @@ class Form(layers.Form):
 
     def convolution(self, capacity: int, cache_size: int, convolution: ShortConvolution) -> nn.Module:
         return GatedConvolution(convolution)
+
+    def linear_attention(self, cache_size: int, rewindable: int, net: GatedDeltaNet) -> nn.Module:
+        return LinearAttention(rewindable, net)
 
     def caches(self, positions: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
         keys, values = cache_shapes(positions, kv_heads, head_dim)
@@ -134,9 +140,12 @@ class Adapter(nn.Module):
         arrange: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
+        low_rank = [] if adapters is None else [cast("LowRank", adapters[name]) for name in names]
+        self.take(low_rank, int8, arrange)
+
+    def take(self, low_rank: Sequence[LowRank], int8: bool, arrange: Callable[[Tensor], Tensor] | None = None) -> None:
         down = up = None
-        if adapters is not None:
-            low_rank = [cast("LowRank", adapters[name]) for name in names]
+        if low_rank:
             parts = [(part.down.detach(), (part.up * part.scale).detach()) for part in low_rank]
             parts = [integer_adapters(*part) if int8 else (part[0].half(), part[1]) for part in parts]
             down, up = (torch.cat(both) for both in zip(*parts, strict=True))
@@ -205,7 +214,7 @@ class Opening(nn.Module):
     ) -> None:
         super().__init__()
         self.int8 = int8  # of the adapters
-        a = block.mixer
+        a = block.conv if block.convolves else block.self_attn
         self.convolves = block.convolves
         self.heads, self.kv_heads = a.num_heads, a.num_kv_heads
         own = [] if a.query_key_norm == "none" else [block.self_attn.q_norm, block.self_attn.k_norm]
@@ -242,6 +251,44 @@ class Opening(nn.Module):
         return query, read[:, :half], read[:, half:]
 
 
+class LinearOpening(nn.Module):
+    """Of a layer with linear attention: norm, then gates, q, k and v in one product, as the rows that are cached."""
+
+    weight: Tensor
+    adapter: Adapter
+
+    def __init__(
+        self, block: Block, adapters: StreamAdapters | None, pack: Callable[[Tensor], Tensor], int8: bool
+    ) -> None:
+        super().__init__()
+        self.int8 = int8  # of the adapters
+        net = block.linear_attn
+        self.gates, self.head_dim = 2 * net.sizes.value_heads, net.head_dim
+        self.kv_heads, self.size = net.sizes.cached_heads(net.head_dim), 2 * net.sizes.value_heads + net.sizes.channels
+        self.norm = None if block.input_layernorm is None else block.input_layernorm.weight
+        self.eps = eps_of(block.input_layernorm)
+        layers = (net.a_proj, net.b_proj, net.q_proj, net.k_proj, net.v_proj)
+        self.register_buffer("weight", pack(torch.cat([layer.weight for layer in layers])))
+        self.take(adapters)
+
+    def take(self, adapters: StreamAdapters | None) -> None:
+        """Replace the adapters: those of q, k and v as one of the whole product."""
+        self.adapter = Adapter(None)
+        if adapters is not None:
+            parts = [cast("LowRank", adapters[name]) for name in ("q_proj", "k_proj", "v_proj")]
+            down = torch.cat([part.down for part in parts]).detach()
+            whole = LowRank(down.shape[1], self.size, len(down))
+            whole.down.data = down
+            whole.up.data[self.gates :] = torch.block_diag(*(part.up * part.scale for part in parts)).detach()
+            self.adapter.take([whole], self.int8)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
+        adapter = self.adapter.of(x.shape[0], first)
+        projected = _ops.linear(x, self.norm, self.eps, self.weight, self.size, None, *adapter, first)
+        key, value = _ops.delta_rows(projected, self.gates // 2, self.kv_heads, self.head_dim)
+        return key, key, value  # there is no query
+
+
 class Closing(nn.Module):
     """Attention gates, output projection and gated MLP with their norms and residual additions."""
 
@@ -267,7 +314,8 @@ class Closing(nn.Module):
         g_proj, o_proj = block.mixer.g_proj, block.mixer.o_proj
         self.register_buffer("g_weight", None if g_proj is None else pack(g_proj.weight, "attention"))
         if g_proj is not None:
-            self.heads, self.gate_eps = g_proj.out_features, eps_of(block.input_layernorm)
+            self.gates, self.gate_eps = g_proj.out_features, eps_of(block.input_layernorm)
+            self.silu = block.recurs
             self.gate_norm = None if block.input_layernorm is None else block.input_layernorm.weight
         self.register_buffer("o_weight", pack(o_proj.weight, "attention"))
         self.register_buffer("o_bias", None if o_proj.bias is None else o_proj.bias.detach())
@@ -283,13 +331,13 @@ class Closing(nn.Module):
         return self.mlp(self.attention(x, attended, first), first)
 
     def attention(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
-        """x plus the output projection of the attention's result, whose heads may be gated."""
+        """x plus the output projection of the attention's result, which may be gated."""
         if self.g_weight is not None:
             # The operator `qkv` does not return the normalized input, so the norm is computed again.
             gates = _ops.linear(
-                x, self.gate_norm, self.gate_eps, self.g_weight, self.heads, None, None, None, x.shape[0]
+                x, self.gate_norm, self.gate_eps, self.g_weight, self.gates, None, None, None, x.shape[0]
             )
-            attended = _ops.gate_heads(attended, gates)
+            attended = (_ops.silu_gate if self.silu else _ops.gate_heads)(attended, gates)
         operator, bias = _with_bias("linear", self.o_bias)
         adapter, residual = self.o_adapter.of(x.shape[0], first), None if self.after else x
         y: Tensor = operator(attended, None, self.eps, self.o_weight, self.size, residual, *adapter, first, *bias)
@@ -345,6 +393,29 @@ class GatedConvolution(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         mixed: Tensor = _ops.short_convolution(*tensors[:-1], self.taps)
+        return mixed
+
+
+class LinearAttention(nn.Module):
+    taps: Tensor  # [taps, channels], oldest row first
+    rates: Tensor  # [Hv]
+    dt_bias: Tensor  # [Hv]
+    norm: Tensor  # [value_dim]
+
+    def __init__(self, rewindable: int, net: GatedDeltaNet) -> None:
+        super().__init__()
+        self.rewindable, self.key_heads, self.eps = rewindable, net.sizes.key_heads, net.output_norm.eps
+        self.register_buffer("taps", net.taps.weight.detach().float().squeeze(1).T.contiguous())
+        self.register_buffer("rates", net.A_log.detach().float().exp())
+        self.register_buffer("dt_bias", net.dt_bias.detach().float())
+        self.register_buffer("norm", net.output_norm.weight.detach().float())
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        _, key, value, key_cache, value_cache, cache_length, visible, _, states = tensors
+        mixed: Tensor = _ops.gated_delta_rule(
+            key, value, key_cache, value_cache, cache_length, visible, states, self.taps, self.rates, self.dt_bias,
+            self.norm, self.eps, self.key_heads, self.rewindable,
+        )  # fmt: skip
         return mixed
 
 

@@ -207,7 +207,7 @@ class ExecuTorchBackend:
 
     def truncatable(self, length: int) -> int:
         """The longest prefix of at most `length` positions that `truncate` accepts: `length`, or 0 where layers with a
-        sliding window or convolution have lost positions that it needs."""
+        sliding window, convolution or linear attention have lost what it needs."""
         longest = ctypes.c_int64()
         self._call("sf_engine_truncatable", length, ctypes.byref(longest))
         return longest.value

@@ -32,6 +32,8 @@ class ReferenceBackend(HostBackend):
     """One sequence over methods by name; `num_msa_layers` (Ns) top layers return rows in `kept` order.
 
     `kv_heads` are the heads in the caches of all layers, or of each. `next_token` says that `streams` takes it.
+    `states` are the numbers of each layer's state, 0 for none: methods take them after the caches, float32
+    [2, numbers], and bring them up to date.
     `window` is that of the layers whose caches are ring buffers, if there are any; then `positions` are those in the
     caches of each layer. Other caches have positions for the whole context.
     """
@@ -47,6 +49,7 @@ class ReferenceBackend(HostBackend):
         next_token: bool = False,
         positions: Sequence[int] | None = None,
         window: int | None = None,
+        states: Sequence[int] = (),
     ) -> None:
         needed = (*spec.methods, *([STREAMS] if spec.deferred else []))
         missing = [name for name in needed if name not in methods]
@@ -59,7 +62,10 @@ class ReferenceBackend(HostBackend):
         heads_of = [kv_heads] * num_layers if isinstance(kv_heads, int) else kv_heads
         shapes = zip(positions, heads_of, strict=True)
         self._shapes = [(count, heads, head_dim) for count, heads in shapes for _ in range(2)]
+        self._state_sizes = [size for size in states if size]
+        self._skipped_states = sum(size > 0 for size in states[: self._num_lower])  # by `streams`
         self._caches: list[torch.Tensor] = []  # made by the first run
+        self._states: list[torch.Tensor] = []
         self._hidden: torch.Tensor | None = None  # [K, h] of the last run's survivors, where the schedule is deferred
         self._new: list[torch.Tensor] = []  # new keys and values of the last run, by layer
 
@@ -76,7 +82,9 @@ class ReferenceBackend(HostBackend):
         ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         visible = np.zeros((rows, rows), np.bool_)
         ids[:count], positions[:count], visible[:count, :count] = input_ids, position_ids, ancestors
-        self._caches = self._caches or [torch.zeros(shape) for shape in self._shapes]
+        if not self._caches:
+            self._caches = [torch.zeros(shape) for shape in self._shapes]
+            self._states = [torch.zeros(2, size) for size in self._state_sizes]
         with torch.inference_mode():
             outputs = self._methods[method](
                 torch.from_numpy(ids),
@@ -85,6 +93,7 @@ class ReferenceBackend(HostBackend):
                 torch.tensor([self._length], dtype=torch.int64),
                 torch.tensor([want_logits]),
                 *self._caches,
+                *self._states,
             )
         self._hidden = None
         if method == PREFILL:
@@ -115,9 +124,14 @@ class ReferenceBackend(HostBackend):
                 torch.tensor([self._length], dtype=torch.int64),
                 *([torch.tensor([next_token])] if self._next_token else []),
                 *self._caches[2 * self._num_lower :],
+                *self._states[self._skipped_states :],
             )
         nobody = np.zeros(0, np.int64)
         return PassOutput(None, nobody, nobody, ids.numpy(), log_probs.numpy())
+
+    def truncatable(self, length: int) -> int:
+        length = super().truncatable(length)
+        return length if all(state[0, 0] <= length for state in self._states) else 0
 
     def _keep(self, new: Sequence[torch.Tensor]) -> None:
         if len(new) != len(self._caches):
@@ -129,7 +143,7 @@ class ReferenceBackend(HostBackend):
             cache[in_cache(positions, len(cache))] = new[rows if index // 2 < self._num_lower else places]
 
     def _release(self) -> None:
-        self._caches, self._new, self._hidden = [], [], None
+        self._caches, self._states, self._new, self._hidden = [], [], [], None
 
     def close(self) -> None:
         super().close()

@@ -45,7 +45,8 @@ import kotlinx.serialization.json.Json
  * @property maskMs part of `accept` in [timeMs]: computing which tokens the constraint allows next.
  * @property droppedTurns turns that [ContextPolicy.DROP_OLDEST] dropped for this answer.
  * @property rereadTokens tokens that were prefilled again although the cache had them before: of the remaining turns,
- *   if turns were dropped, or of a prefix that layers with a sliding window or convolution cannot go back to.
+ *   if turns were dropped, or of a prefix that layers with a sliding window, convolution or linear attention cannot go
+ *   back to.
  * @property prefixTokens tokens of the prompt whose cache came from a stored prefix of the bundle.
  * @property prefixRefused why a stored prefix of the bundle was not used; null if none was refused.
  */
