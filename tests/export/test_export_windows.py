@@ -118,7 +118,11 @@ class Made:
         return longest - min(POSITIONS[self.family]) <= max(0, length - self.window)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# full: convolutions are also in LFM3.
+CASES = [pytest.param(name, marks=pytest.mark.full if name == "Lfm2ForCausalLM" else []) for name in FAMILIES]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(request.param, tmp_path_factory.mktemp(request.param))
 
