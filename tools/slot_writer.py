@@ -112,7 +112,7 @@ class Writer:
     ) -> None:
         config, weight = base.config, base.embed_tokens.weight
         if any(config.layer_windows):
-            raise ValueError("models with sliding windows or convolutions are not supported")
+            raise ValueError("models with sliding windows, convolutions or linear attention are not supported")
         self.base, self.starts, self.limits, self.min_p = base, starts, limits, min_p
         self.device = weight.device
         self.attend = attend_triton if fits_triton(config, self.device) else attend_plain

@@ -238,7 +238,7 @@ std::string Program::describe() const {
   std::vector<std::string> methods, constants, heads;
   int64_t cache_bytes = 0;
   for (size_t i = 0; i < 2 * shapes_.positions.size(); ++i) cache_bytes += shapes_.cache_bytes(i);
-  cache_bytes += shapes_.states * shapes_.state_bytes();
+  cache_bytes += shapes_.num_states * shapes_.state_bytes();
   for (const auto& [name, s] : signatures_)
     methods.push_back(json_string(name) + ": {" +
                       joined({entry("rows", s.rows), entry("keep", s.keep), flag("logits", s.logits.has_value()),

@@ -1,6 +1,7 @@
 #include "sequence.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -62,7 +63,7 @@ Sequence::Sequence(std::shared_ptr<const Program> program, const sf_watch* watch
   if (program_->signatures().count(kStreams) > 0) streams_arena_ = Block(program_->arena_bytes());
   for (size_t i = 0; i < 2 * static_cast<size_t>(shapes.layers); ++i)
     caches_.emplace_back(static_cast<size_t>(shapes.cache_bytes(i)));
-  for (int64_t i = 0; i < shapes.states; ++i) states_.emplace_back(static_cast<size_t>(shapes.state_bytes()));
+  for (int64_t i = 0; i < shapes.num_states; ++i) states_.emplace_back(static_cast<size_t>(shapes.state_bytes()));
   methods_ = load_methods(nullptr, watch);
 }
 
@@ -238,24 +239,28 @@ void Sequence::truncate(int64_t length) {
                  ": layers with linear attention have no state before " + std::to_string(oldest_state()) +
                  " positions; truncate to 0 and run the tokens again");
   if (truncatable(length) != length)
-    bad_argument("cannot truncate to " + std::to_string(length) + ": layers with a window of " +
+    bad_argument("cannot truncate to " + std::to_string(length) + ": layers that keep a window of " +
                  std::to_string(program_->shapes().window) + " positions have only those from " +
                  std::to_string(oldest_) + " on; truncate to 0 and run the tokens again");
   length_ = length;
   if (length == 0) oldest_ = 0;
   if (length < ran_at_length_) can_commit_ = false;
+  // `streams` may have updated states to rows that the next commit replaces.
+  for (const Block& states : states_) rewind_states(states.as<float>(), length);
 }
 
-// The shortest length that every layer with linear attention still has a state for (gated_delta_rule.h).
+// The smallest length, except 0, that all layers with linear attention can go back to (gated_delta_rule.h).
 int64_t Sequence::oldest_state() const {
   float oldest = 0.0f;
   for (const Block& states : states_) oldest = std::max(oldest, states.as<float>()[0]);
-  return static_cast<int64_t>(oldest);
+  return oldest <= 0x1p24f ? static_cast<int64_t>(oldest) : length_ + 1;
 }
 
 int64_t Sequence::truncatable(int64_t length) const {
   length = std::clamp(length, int64_t{0}, length_);
   if (length < oldest_state()) return 0;
+  for (const Block& states : states_)  // its next rows must not be overwritten
+    if (states.as<float>()[0] < static_cast<float>(oldest_)) return 0;
   return oldest_ <= std::max(int64_t{0}, length - program_->shapes().window) ? length : 0;
 }
 
@@ -296,7 +301,7 @@ uint64_t Sequence::bytes_of(int64_t length) const {
   if (length < 0 || length > shapes.capacity)
     bad_argument("the cache holds " + std::to_string(shapes.capacity) + " positions, not " + std::to_string(length));
   uint64_t bytes = (shapes.has_rings() ? sizeof oldest_ : 0) +
-                   static_cast<uint64_t>(shapes.states) * static_cast<uint64_t>(shapes.state_bytes());
+                   static_cast<uint64_t>(shapes.num_states) * static_cast<uint64_t>(shapes.state_bytes());
   for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, [&](uint8_t*, size_t part) { bytes += part; });
   return bytes;
 }
@@ -315,11 +320,10 @@ void Sequence::clear_unused(size_t cache, int64_t length) {
   }
 }
 
-// Removes from a layer's states what follows the first `length` positions: the older state takes the newer one's place.
-void Sequence::clear_later(float* states, int64_t length) const {
-  const auto size = static_cast<size_t>(program_->shapes().state_size), bytes = size * sizeof(float);
-  if (length == 0) std::memset(states, 0, 2 * bytes);
-  if (states[size] > static_cast<float>(length)) std::memcpy(states + size, states, bytes);
+// If the newer state of a layer has seen more than `length` tokens, replaces it by the older one.
+void Sequence::rewind_states(float* states, int64_t length) const {
+  const auto size = static_cast<size_t>(program_->shapes().state_size);
+  if (states[size] > static_cast<float>(length)) std::memcpy(states + size, states, size * sizeof(float));
 }
 
 void Sequence::save(int64_t length, const std::function<void(const void* data, uint64_t bytes)>& put) {
@@ -329,9 +333,10 @@ void Sequence::save(int64_t length, const std::function<void(const void* data, u
     clear_unused(c, length);
     for_each_part(c, length, put);
   }
-  for (Block& states : states_) {
-    clear_later(states.as<float>(), length);
-    put(states.data(), states.bytes());
+  const std::vector<uint8_t> none(length == 0 && !states_.empty() ? states_[0].bytes() : 0);
+  for (const Block& states : states_) {
+    if (length > 0) rewind_states(states.as<float>(), length);
+    put(length > 0 ? states.data() : none.data(), states.bytes());
   }
 }
 
@@ -343,12 +348,14 @@ void Sequence::load(int64_t length, const std::function<void(void* data, uint64_
   if (oldest < 0 || oldest > std::max(int64_t{0}, length - shapes.window))
     bad_argument("these cache rows do not fit this engine: the first one is " + std::to_string(oldest));
   for (size_t c = 0; c < caches_.size(); ++c) for_each_part(c, length, get);
-  for (Block& states : states_) {
+  for (const Block& states : states_) {
     get(states.data(), states.bytes());
-    const float* const older = states.as<float>();
-    const float* const newer = older + shapes.state_size;
-    if (!(older[0] >= 0 && older[0] <= newer[0] && newer[0] <= static_cast<float>(length)))
-      bad_argument("these cache rows do not fit this engine: a state is after " + std::to_string(newer[0]) + " tokens");
+    const float older = states.as<float>()[0], newer = states.as<float>()[shapes.state_size];
+    const bool whole = older == std::floor(older) && newer == std::floor(newer);
+    if (whole && older >= static_cast<float>(oldest) && older <= newer && newer <= static_cast<float>(length)) continue;
+    for (const Block& each : states_) std::memset(each.data(), 0, each.bytes());
+    bad_argument("these cache rows do not fit this engine: the states of a layer are after " + std::to_string(older) +
+                 " and " + std::to_string(newer) + " tokens");
   }
   length_ = length;
   oldest_ = std::max(oldest, length - shapes.ring());

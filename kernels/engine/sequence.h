@@ -63,7 +63,7 @@ class Sequence {
   const uint8_t* new_rows(size_t cache, bool& by_place) const;
   void write_row(size_t cache, int64_t position, const uint8_t* row);
   void clear_unused(size_t cache, int64_t length);
-  void clear_later(float* states, int64_t length) const;
+  void rewind_states(float* states, int64_t length) const;
   int64_t oldest_state() const;
   template <typename Take>
   void for_each_part(size_t cache, int64_t length, const Take& take) const;

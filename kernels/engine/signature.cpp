@@ -201,8 +201,8 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
   const std::vector<TensorFacts> all = inputs_of(name, meta);
   const size_t states = states_in(all, kPassInputs), inputs = all.size() - states;
   if (inputs < kPassInputs + 2 || (inputs - kPassInputs) % 2 != 0)
-    bad_program(
-        name, "it takes " + std::to_string(inputs) + " inputs, not " + std::to_string(kPassInputs) + " + 2 per layer");
+    bad_program(name, "it takes " + std::to_string(inputs) + " inputs besides " + std::to_string(states) +
+                          " states, not " + std::to_string(kPassInputs) + " + 2 per layer");
   const TensorFacts keys = facts_of(name, "key_cache_0", meta.input_tensor_meta(kPassInputs)),
                     values = facts_of(name, "value_cache_0", meta.input_tensor_meta(kPassInputs + 1));
   if (keys.shape.size() != 3 || values.shape.size() != 3)
@@ -219,7 +219,7 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
     bad_program(name, "the capacity is " + std::to_string(shapes.capacity) + ", not a multiple of " +
                           std::to_string(kCacheBlock));
   if (states > 0) {
-    agree(name, "the number of states", shapes.states, static_cast<int64_t>(states));
+    agree(name, "the number of states", shapes.num_states, static_cast<int64_t>(states));
     agree(name, "the size of a state", shapes.state_size, all.back().shape[1]);
     if (shapes.state_size <= kStateHeader) bad_program(name, "its states are too small");
   }
@@ -246,12 +246,13 @@ Signature read_signature(const std::string& name, const MethodMeta& meta, Shapes
   if (s.is_streams() && s.inputs.size() > kStreamsInputs)
     s.takes_next_token = s.inputs[kStreamsInputs].shape.size() == 1;
   s.first_cache += s.takes_next_token;
-  const size_t all = static_cast<size_t>(2 * shapes.layers), states = static_cast<size_t>(shapes.states),
+  const size_t all = static_cast<size_t>(2 * shapes.layers), states = static_cast<size_t>(shapes.num_states),
                taken = s.inputs.size() < s.first_cache ? 0 : states_in(s.inputs, s.first_cache);
   s.first_state = s.inputs.size() - taken;
   if (s.first_state < s.first_cache || s.first_state - s.first_cache > all ||
       (s.first_state - s.first_cache) % 2 != 0 || taken > states || (taken < states && !s.is_streams()))
-    bad_program(name, "it takes " + std::to_string(s.inputs.size()) + " inputs");
+    bad_program(name, "it takes " + std::to_string(s.inputs.size()) + " inputs, of which " + std::to_string(taken) +
+                          " are states; the program has " + std::to_string(states));
   s.skipped_caches = all - (s.first_state - s.first_cache);
   s.skipped_states = states - taken;
   if (s.is_streams())

@@ -25,7 +25,7 @@ struct Shapes {
   int64_t window = 0;              // of the layers whose caches are rings; 0: there are none
   std::vector<int64_t> positions;  // in the caches of each layer, at most `capacity`
   std::vector<int64_t> kv_heads;   // in the caches of each layer; a convolution can have more than attention
-  int64_t states = 0;  // layers with linear attention; each has a state, float32 [2, state_size]: gated_delta_rule.h
+  int64_t num_states = 0;  // layers with linear attention; each has states, float32 [2, state_size]: gated_delta_rule.h
   int64_t state_size = 0;  // numbers of a state, including its header
   // Float or Half: [positions, kv heads, head dim]; Byte: int8, in the layout of kv_cache.h.
   executorch::aten::ScalarType cache_dtype = executorch::aten::ScalarType::Float;
@@ -69,7 +69,7 @@ struct Signature {
   bool takes_next_token = false;  // `streams`: the token after its node is an input, before the caches
   size_t skipped_caches = 0;      // ... and the number of caches of lower layers that the method does not take
   size_t first_state = 0;         // index of the first input that is a state; states follow the caches
-  size_t skipped_states = 0;      // of lower layers
+  size_t skipped_states = 0;      // states of lower layers that the method does not take
   std::vector<TensorFacts> inputs, outputs;
   // Indices of the outputs.
   std::optional<size_t> logits, best, kept, stream_ids, stream_log_probs, hidden;

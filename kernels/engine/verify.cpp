@@ -16,6 +16,10 @@ using flatbuffer::Damaged;
 using flatbuffer::Table;
 using flatbuffer::Vector;
 
+// The operator that updates one of its inputs in place, and this input (ops/register.cpp).
+constexpr std::string_view kUpdatesStates = "streamfuse::gated_delta_rule";
+constexpr uint32_t kStatesArgument = 6;
+
 // Field numbers in executorch/schema/program.fbs.
 namespace field {
 constexpr int kProgramPlans = 1;
@@ -260,6 +264,17 @@ class Plan {
     }
   }
 
+  // An input that its operator updates in place.
+  void verify_updated(const Vector<int32_t>& arguments, uint32_t updated) const {
+    need(arguments.size() > updated, "it has too few arguments");
+    const int32_t states = arguments[updated];
+    need(!is_constant(states), "it writes to a constant");
+    for (uint32_t i = 0; i < arguments.size(); ++i) {
+      const std::optional<Place> place = i == updated ? std::nullopt : place_of(states);
+      need(!place || !overlap(*place, place_of(arguments[i])), "its states overlap " + number("argument", i));
+    }
+  }
+
   // The bytes of a tensor in its planned buffer.
   struct Place {
     uint32_t buffer;
@@ -291,6 +306,8 @@ class Plan {
     switch (type) {
       case kKernelCall:
         verify_arguments(*call, first, operators_.size(), "operator");
+        if (operators_.table(first).text(field::kOperatorName) == kUpdatesStates)
+          verify_updated(call->list<int32_t>(1), kStatesArgument);
         return verify_results(call->list<int32_t>(1), *operators_.table(first).text(field::kOperatorOverload));
       case kDelegateCall:
         return verify_arguments(*call, first, delegates_.size(), "delegate");

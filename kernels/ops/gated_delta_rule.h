@@ -1,20 +1,20 @@
 // gated_delta_rule: the linear attention of Qwen3.5 (Gated DeltaNet, arXiv 2412.06464, eq. 10) over a tree of rows.
 //
 // Contract (docs/contracts.md, section 6). A row [2 kv heads * head_dim] is its key and its value, concatenated: the
-// gates a, then b, of each value head, kGateWidth numbers apart, then the `channels` of q, k and v, then zeros. Caches
+// gates a, then b, of each value head, kGateStride numbers apart, then the `channels` of q, k and v, then zeros. Caches
 // and visible as in tree_attention.h, taps [count, channels], out [rows, value heads * value_dim]. After quantization:
 //   c = SiLU(taps[0] * row_{n - count + 1} + ... + taps[count - 1] * row_n), added from left to right, of the channels
 //       of a row's canonical sequence, with zeros before its beginning; q and k are heads of c with length 1
-//   S = e^g S', e^g = exp(-rate * softplus(a + dt_bias)), S' being the state of the row's parent
-//   S = S + k (beta (v - S^T k))^T, beta = sigmoid(b)
+//   S = e^g S' + k (beta (v - e^g S'^T k))^T, e^g = exp(-rate * softplus(a + dt_bias)), beta = sigmoid(b), S' being the
+//       state of the row's parent
 //   out = RMSNorm(S^T q / sqrt(key_dim)) of each value head
-// A value head reads q and k of head number * key_heads / value_heads. So a row's result depends on the row and its
-// sequence only.
+// Value head i uses q and k of key head i * key_heads / value_heads (rounded down). A row's result depends on the row
+// and its sequence only.
 //
-// The states [2, kStateHeader + state_size] are those of two lengths of the sequence, the older one `rewindable` tokens
-// before the newer one: the length, zeros, the last count - 1 rows' channels, and S [value heads, key_dim, value_dim].
-// They are brought up to date first, from the cached rows, whatever was drafted before. So they follow from
-// cache_length and the cached rows, and a call may be repeated.
+// There are two states [2, kStateHeader + state_size]: the newer one after cache_length tokens, and one that is at most
+// `rewindable` tokens older. Each has the number of its tokens, zeros up to kStateHeader, the channels of the last
+// count - 1 rows, and S [value heads, key_dim, value_dim]. A call first updates both, from cached rows only. So they do
+// not depend on rejected drafts, and a call may be repeated.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@
 
 namespace streamfuse {
 
-constexpr int64_t kGateWidth = kGroupSize;  // so that each gate has a scale of its own in the cache of the keys
-constexpr int64_t kStateHeader = 16;        // floats: a cache line
+constexpr int64_t kGateStride = kGroupSize;  // a gate in the key half of a row has a scale of its own
+constexpr int64_t kStateHeader = 16;         // floats: a cache line
 constexpr int64_t kMostTaps = 16;
 
 struct GatedDeltaRule {
@@ -50,15 +50,15 @@ struct GatedDeltaRule {
 
   int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
   int64_t row_size() const { return 2 * cache.kv_heads * cache.head_dim; }
-  int64_t first_channel() const { return 2 * kGateWidth * value_heads; }
+  int64_t first_channel() const { return 2 * kGateStride * value_heads; }
   int64_t history_size() const { return (count - 1) * channels(); }
   int64_t state_size() const { return history_size() + value_heads * key_dim * value_dim; }
   float* older() const { return states; }
   float* newer() const { return states + kStateHeader + state_size(); }
 };
 
-// Why the states cannot be brought up to date; null if they can.
-const char* outdated(const GatedDeltaRule& args);
+// Why the states cannot be updated to cache_length; null if they can.
+const char* why_not_updatable(const GatedDeltaRule& args);
 
 // Uses the thread pool (team.h).
 void gated_delta_rule(const GatedDeltaRule& args);

@@ -54,7 +54,7 @@ struct ProductKernels {
   void (*scale_by_sigmoids)(const float* x, const float* gates, int64_t size, float* out);
   // out = SiLU(taps[0] * rows[0] + ... + taps[count - 1] * rows[count - 1]) of each channel, added from left to right.
   void (*convolve)(const float* const* rows, const float* taps, int64_t count, int64_t channels, float* out);
-  // One row of the gated delta rule, for so many columns of S.
+  // One row of the gated delta rule, for the first `columns` columns of S.
   void (*delta_step)(const DeltaStep& args, int64_t columns);
   // Updates `best` with `count` <= 16 values whose ids start at first_id; on ties the smallest id wins, whatever the
   // order of the calls. A NaN is never best.

@@ -196,7 +196,7 @@ void run_delta_rows(const Arguments& a) {
   const int64_t rows = a.size(0, "projected", 2, 0), value_heads = a.integer(1, "value_heads", 1),
                 channels = a.size(0, "projected", 2, 1) - 2 * value_heads;
   const KvShape cache = {0, a.integer(2, "kv_heads", 1), a.integer(3, "head_dim", 1)};
-  if (channels < 1 || 2 * kGateWidth * value_heads + channels > 2 * cache.kv_heads * cache.head_dim)
+  if (channels < 1 || 2 * kGateStride * value_heads + channels > 2 * cache.kv_heads * cache.head_dim)
     throw BadArgument{"projected does not fit the heads of the cache"};
   const float* const projected = a.read<float>(0, "projected", {rows, 2 * value_heads + channels});
   float* const key = a.write<float>(4, "out_key", {rows, cache.kv_heads, cache.head_dim});
@@ -222,8 +222,10 @@ void run_gated_delta_rule(const Arguments& a) {
   args.key_heads = a.integer(12, "key_heads", 1);
   const int64_t keys = a.size(7, "taps", 2, 1) - args.value_heads * args.value_dim;
   args.key_dim = keys / (2 * args.key_heads);
-  if (keys < 2 || keys != 2 * args.key_heads * args.key_dim || args.value_heads % args.key_heads != 0)
+  if (args.value_heads < 1 || args.value_dim < 1 || keys < 2 || keys != 2 * args.key_heads * args.key_dim ||
+      args.value_heads % args.key_heads != 0)
     throw BadArgument{"the channels of taps do not fit the heads"};
+  if (rows < 1 || capacity < 1) throw BadArgument{"key and the caches must not be empty"};
   if (args.count < 2 || args.count > kMostTaps) throw BadArgument{"taps must have 2 to 16 rows"};
   if (args.first_channel() + args.channels() > args.row_size()) throw BadArgument{"key and value are too small"};
   args.states = const_cast<float*>(a.read<float>(6, "states", {2, kStateHeader + args.state_size()}));
@@ -232,12 +234,12 @@ void run_gated_delta_rule(const Arguments& a) {
   args.dt_bias = a.read<float>(9, "dt_bias", {args.value_heads});
   args.norm = a.read<float>(10, "norm", {args.value_dim});
   args.eps = a.number(11, "eps");
-  args.rewindable = a.integer(13, "rewindable", 0);
+  args.rewindable = a.integer(13, "rewindable", 1);
   args.out = a.write<float>(14, "out", {rows, args.value_heads * args.value_dim});
   args.rows = RealRows::of(rows);
   args.visible_stride = rows;
   if (args.cache_length < 0) throw BadArgument{"cache_length is out of range"};
-  if (const char* why = outdated(args)) throw BadArgument{why};
+  if (const char* why = why_not_updatable(args)) throw BadArgument{why};
   gated_delta_rule(args);
 }
 

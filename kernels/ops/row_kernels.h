@@ -265,25 +265,25 @@ void convolve(const float* const* rows, const float* taps, int64_t count, int64_
 template <int Blocks>
 SF_INLINE void delta_block(const DeltaStep& a, int64_t size) {
   const float *const from = a.from, *const v = a.v;
-  Lanes held[2][Blocks], change[Blocks], sums[2][Blocks];
-  for (int b = 0; b < Blocks; ++b) held[0][b] = held[1][b] = sums[0][b] = sums[1][b] = splat(0.0f);
-  const Lanes kept = splat(a.decay);
+  Lanes from_k[2][Blocks], change[Blocks], sums[2][Blocks];
+  for (int b = 0; b < Blocks; ++b) from_k[0][b] = from_k[1][b] = sums[0][b] = sums[1][b] = splat(0.0f);
+  const Lanes decay = splat(a.decay);
   const auto read = [=](int64_t i, int b) {
     return load_at_most(from + i * a.from_stride + b * kLanes, size - b * kLanes);
   };
   int64_t i = 0;
   for (; i + 2 <= a.key_dim; i += 2)
     for (int half = 0; half < 2; ++half)
-      for (int b = 0; b < Blocks; ++b) held[half][b] = fma(read(i + half, b), splat(a.k[i + half]), held[half][b]);
+      for (int b = 0; b < Blocks; ++b) from_k[half][b] = fma(read(i + half, b), splat(a.k[i + half]), from_k[half][b]);
   if (i < a.key_dim)
-    for (int b = 0; b < Blocks; ++b) held[0][b] = fma(read(i, b), splat(a.k[i]), held[0][b]);
+    for (int b = 0; b < Blocks; ++b) from_k[0][b] = fma(read(i, b), splat(a.k[i]), from_k[0][b]);
   for (int b = 0; b < Blocks; ++b) {
-    const Lanes minus = mul(add(held[0][b], held[1][b]), splat(-a.decay));
-    change[b] = mul(add(load_at_most(v + b * kLanes, size - b * kLanes), minus), splat(a.beta));
+    const Lanes minus_predicted = mul(add(from_k[0][b], from_k[1][b]), splat(-a.decay));
+    change[b] = mul(add(load_at_most(v + b * kLanes, size - b * kLanes), minus_predicted), splat(a.beta));
   }
   const auto step = [&](int64_t i, int half) {
     for (int b = 0; b < Blocks; ++b) {
-      const Lanes state = fma(splat(a.k[i]), change[b], mul(read(i, b), kept));
+      const Lanes state = fma(splat(a.k[i]), change[b], mul(read(i, b), decay));
       store_at_most(a.to + i * a.to_stride + b * kLanes, state, size - b * kLanes);
       sums[half][b] = fma(state, splat(a.q[i]), sums[half][b]);
     }

@@ -62,7 +62,7 @@ struct Layer {
         positions(positions),
         rewindable(rewindable) {
     for (float& rate : rates) rate = rate * rate;
-    kv_heads = (2 * kGateWidth * value_heads + channels + 2 * dim - 1) / (2 * dim);
+    kv_heads = (2 * kGateStride * value_heads + channels + 2 * dim - 1) / (2 * dim);
     key_cache.assign(static_cast<size_t>(shape().keys_of(kv_heads)), 0xff);
     value_cache.assign(static_cast<size_t>(shape().values_of(kv_heads)), 0xff);
     forget();
@@ -115,7 +115,7 @@ struct Layer {
                                  key_heads,        value_heads,
                                  key_dim,          value_dim,
                                  rewindable,       shape()};
-    expect(outdated(args) == nullptr, "the states of a sequence cannot be brought up to date");
+    expect(why_not_updatable(args) == nullptr, "the states of a sequence cannot be brought up to date");
     gated_delta_rule(args);
     std::vector<Floats> found;
     for (int64_t i = 0; i < n; ++i) found.emplace_back(out.begin() + i * size, out.begin() + (i + 1) * size);

@@ -290,7 +290,7 @@ def test_a_family_is_exported_and_run(
     options = converted(ExportConfig, {**one_width, **floors, "schedule": "deferred", **FORMS[form]})
     plan = config_for(trained(family).checkpoint, tmp_path / "bundle", **options)
     if family in KERNELS_ONLY and form != "kernels":
-        with pytest.raises(OptionError, match="does not support linear attention"):
+        with pytest.raises(OptionError, match="does not support Qwen3_5ForCausalLM; use --target executorch"):
             preview(plan)
         return
     planned = preview(plan)

@@ -91,7 +91,8 @@ class Made:
     def __init__(self, family: str, folder: Path) -> None:
         changes = {**FAMILIES[family], "architectures": [family], "max_position_embeddings": CONTEXT}
         torch.manual_seed(6)
-        model = tiny_model({"num_msa_layers": 1}, **changes)
+        streams = {"num_msa_layers": 2 if family == "Qwen3_5ForCausalLM" else 1}  # one of two with a state
+        model = tiny_model(streams, **changes)
         checkpoint = write_checkpoint(folder / "checkpoint", model, **changes)
         self.family = family
         self.window = model.base.config.longest_window
@@ -272,6 +273,27 @@ def test_the_engine_says_how_far_it_goes_back(made: Made, backend: Any) -> None:
     backend.truncate(0)
     prefill(backend, TEXT[:200])
     assert backend.truncatable(1) == 1
+
+
+def test_other_rows_of_a_pass_are_committed_after_a_truncation(backend: Any) -> None:
+    """Streams of the first rows have updated the states of the top layers to them."""
+    ids, positions = np.array([5, 6, 7]), np.array([100, 101, 101])
+    visible = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], np.bool_)
+
+    def decoded(first: list[int]) -> np.ndarray[Any, Any]:
+        backend.truncate(0)
+        prefill(backend, TEXT[:100])
+        kept = backend.run("verify_4", ids, positions, visible).kept.tolist()
+        assert sorted(kept) == [0, 1, 2]
+        if first:
+            backend.commit(first)
+            backend.streams(kept.index(1), 9)
+            backend.truncate(100)
+        backend.commit([0, 2])
+        out = backend.run("decode", np.array([8]), np.array([102]), np.ones((1, 1), np.bool_), True)
+        return np.array(out.logits)
+
+    np.testing.assert_array_equal(decoded([0, 1]), decoded([]))
 
 
 DRAFTS: list[dict[str, Any]] = [{"speculative": False}, {"width": 4}, {}]

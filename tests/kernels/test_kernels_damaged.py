@@ -232,3 +232,16 @@ def test_programs_changed_at_random_run_or_say_why_not(program: Path, tmp_path: 
     assert done.returncode == 0, f"copy {last}: {done.stderr[-2000:]}"
     assert len(fates) == 2 * count
     assert fates.count("runs") < count / 2, "most changes are found"
+
+
+def test_a_program_whose_states_are_a_constant_is_refused(linear_graph: Path, tmp_path: Path) -> None:
+    """The operator updates them in place."""
+    from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
+
+    parsed = deserialize_pte_binary(linear_graph.read_bytes())
+    plan = next(plan for plan in parsed.program.execution_plan if plan.name == "decode")
+    calls(plan, "streamfuse::gated_delta_rule")[0].args[6] = a_constant(plan)
+    path = tmp_path / "model.pte"
+    path.write_bytes(bytes(serialize_pte_binary(parsed)))
+    with pytest.raises(BackendError, match="it writes to a constant"):
+        ExecuTorchProgram(path)

@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from gguf_samples import GEMMA_SPECIAL, Source, gemma_pieces
+from gguf_samples import GEMMA_SPECIAL, Source, gemma_pieces, gguf_tensors
 from tokenizers import Tokenizer
 
 from streamfuse.model.checkpoint import load_base
@@ -227,6 +227,55 @@ def test_a_gguf_of_a_family_gives_the_same_model(name: str, tmp_path: Path) -> N
     assert found.state_dict().keys() == expected.keys()
     for tensor, value in found.state_dict().items():
         torch.testing.assert_close(value, expected[tensor], atol=1e-6, rtol=1e-6)
+
+
+def qwen35(folder: Path, name: str = "", value: Any = None, tensor: str = "", cut: int = 0) -> Path:
+    """A converted file, with another value of a field, or a tensor that lacks rows."""
+    made = FILES["qwen35"]
+    source = Source("qwen35", tied=False, **made.settings)
+    source.pre = made.pre
+    source.fields |= {f"qwen35.{key}": value for key, value in {"attention.key_length": 16, **made.fields}.items()}
+    source.fields |= {f"qwen35.{name}": value} if name else {}
+    if tensor:
+        weight = gguf_tensors(source.model, "qwen35")[tensor]
+        source.skip.add(tensor)
+        source.tensors[tensor] = weight[: len(weight) - cut] if cut else -weight
+    return converted(source, folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("ssm.group_count", 4, "4 key heads .* 6 value heads .* do not go together"),
+        ("ssm.group_count", "2", "ssm.group_count must be an integer"),
+        ("ssm.inner_size", 50, "an inner_size of 50 do not go together"),
+        ("ssm.state_size", 7, "has the shape .* does not fit the file's metadata"),
+        ("ssm.time_step_rank", 0, "ssm.time_step_rank must be an integer from 1"),
+        ("full_attention_interval", "4", "full_attention_interval must be an integer"),
+        ("rope.dimension_count", "4", "rope.dimension_count must be an integer"),
+    ],
+)
+def test_a_qwen35_gguf_with_an_impossible_field_is_refused(name: str, value: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        load_base(qwen35(tmp_path, name, value))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "cut", "words"),
+    [
+        ("blk.0.ssm_a", 0, "'blk.0.ssm_a' must have negative numbers only"),
+        ("blk.0.ssm_a", 1, "'blk.0.ssm_a' has the shape .5., which does not fit"),
+        ("blk.0.attn_qkv.weight", 8, "'blk.0.attn_qkv.weight' has the shape .72, 64., which does not fit"),
+    ],
+)
+def test_a_damaged_tensor_of_linear_attention_is_named(tensor: str, cut: int, words: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        qwen35(tmp_path, tensor=tensor, cut=cut)
+
+
+def test_the_layers_of_a_qwen35_gguf_that_predict_one_more_token_are_left_out(tmp_path: Path) -> None:
+    found = load_base(qwen35(tmp_path, "nextn_predict_layers", 1))
+    assert found.config.layer_recurrences == (True, True, True)  # the file has four layers, the last one with attention
 
 
 @pytest.mark.parametrize(("layers", "windows"), [(64, [4096, 4096, 4096, None]), (30, [None] * 4)])

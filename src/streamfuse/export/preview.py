@@ -278,17 +278,18 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
     _check_group_sizes(config, model_config)
     _check_recurrences(config, model_config)
     if config.kernels and model_config.head_dim % 16:
-        raise OptionError(
-            f"--backend kernels needs heads of a multiple of 16, not {model_config.head_dim}; use --backend xnnpack"
-        )
+        other = "" if any(model_config.layer_recurrences) else "; use --backend xnnpack"
+        raise OptionError(f"--backend kernels needs heads of a multiple of 16, not {model_config.head_dim}{other}")
 
 
 def _check_recurrences(config: ExportConfig, model_config: ModelConfig) -> None:
-    if not any(model_config.layer_recurrences):
+    if not any(model_config.layer_recurrences) and model_config.attention_gate != "number":
         return
     if not config.kernels:
         flag = f"--backend {config.backend}" if config.target == "executorch" else f"--target {config.target}"
-        raise OptionError(f"{flag} does not support linear attention (layer_types); use --backend kernels")
+        raise OptionError(
+            f"{flag} does not support {model_config.architecture}; use --target executorch --backend kernels"
+        )
     if model_config.layer_recurrences[-1]:
         raise OptionError("--backend kernels needs attention in the last layer, which has linear attention here")
 

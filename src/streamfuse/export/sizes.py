@@ -41,6 +41,7 @@ class LayerWidths(NamedTuple):
     value: int
     mixed: int
     inner: int
+    joined: int = 0  # outputs of linear attention's first product, whose adapters are one; 0: each has its own
 
     @classmethod
     def of(cls, config: ModelConfig) -> list[LayerWidths]:
@@ -50,7 +51,8 @@ class LayerWidths(NamedTuple):
         found = []
         for convolves, recurs in zip(config.layer_convolutions, config.layer_recurrences, strict=True):
             if recurs and sizes is not None:
-                found.append(cls(hidden, sizes.keys, sizes.keys, sizes.values, sizes.values, inner))
+                joined = 2 * sizes.value_heads + sizes.channels
+                found.append(cls(hidden, sizes.keys, sizes.keys, sizes.values, sizes.values, inner, joined))
             elif convolves:
                 found.append(cls(hidden, hidden, hidden, hidden, hidden, inner))
             else:
@@ -283,7 +285,10 @@ def _low_rank(widths: Sequence[LayerWidths], config: ExportConfig, rank: int, pa
     own = rank * sum(n_in + n_out for n_in, outputs in shared for n_out in outputs)
     if config.grids is not None:
         factors = rank * sum(len(outputs) for _, outputs in shared)
-        return PartSize(own, own + 4 * factors if config.adapter_dtype == "int8" else 2 * own)
+        wide = [layer for layer in widths if layer.joined and part == "attention"]
+        zeros = rank * sum(3 * layer.joined - (layer.query + layer.key + layer.value) for layer in wide)
+        numbers = own + zeros
+        return PartSize(own, numbers + 4 * factors if config.adapter_dtype == "int8" else 2 * numbers)
     stored = rank * sum(len(outputs) * (n_in + sum(outputs)) for n_in, outputs in shared)
     return PartSize(own, DTYPE_BITS[config.dtype] // 8 * stored)
 

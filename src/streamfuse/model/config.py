@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamfuse.options import OptionError, check, flag_of, option
 
-from .delta_config import DeltaConfig
+from .delta_config import MOST_TAPS, DeltaConfig
 from .families import (
     ACTIVATIONS,
     CONVOLUTION,
@@ -89,6 +89,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "is_causal": (True,),
     "conv_bias": (False,),
     "use_attention_gate": (False,),
+    "attn_output_gate": (True,),
     "use_sandwich_norm": (False,),
     "is_encoder_decoder": (False,),
     "add_cross_attention": (False,),
@@ -370,8 +371,10 @@ def _delta_config(config: dict[str, Any], family: Family, source: str) -> DeltaC
         raise CheckpointError(
             f"{source}: linear_num_value_heads must be a multiple of linear_num_key_heads ({keys}), not {values}"
         )
-    if (taps := size("conv_kernel_dim")) == 1:
-        raise CheckpointError(f"{source}: linear_conv_kernel_dim must be at least 2, not 1")
+    if not 2 <= (taps := size("conv_kernel_dim")) <= MOST_TAPS:
+        raise CheckpointError(f"{source}: linear_conv_kernel_dim must be from 2 to {MOST_TAPS}, not {taps}")
+    if config.get("attention_bias"):
+        raise CheckpointError(f"{source}: attention_bias is not supported in a model with linear attention")
     return DeltaConfig(keys, values, size("key_head_dim"), size("value_head_dim"), taps)
 
 

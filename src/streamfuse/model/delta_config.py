@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GATE_WIDTH = 32  # numbers of a cached row for each gate: itself and zeros, so that it has an int8 scale of its own
+GATE_STRIDE = 32  # numbers of a cached row for each gate: itself and zeros, so that it has an int8 scale of its own
+MOST_TAPS = 16  # as in kernels/ops/gated_delta_rule.h
 PASS_ROWS = 128  # the most rows of a pass (--prefill-len, --widths)
 
 
@@ -40,12 +41,12 @@ class DeltaConfig:
 
     @property
     def row_size(self) -> int:
-        """Numbers of a cached row: the gates, each with `GATE_WIDTH`, and the channels."""
-        return 2 * GATE_WIDTH * self.value_heads + self.channels
+        """Numbers of a cached row: the gates, each with `GATE_STRIDE`, and the channels."""
+        return 2 * GATE_STRIDE * self.value_heads + self.channels
 
     @property
     def reread_rows(self) -> int:
-        """Rows that bring a state from the previous pass up to date: at most those of that pass."""
+        """The most rows that the previous pass can have committed; a pass reads them again to update the state."""
         return PASS_ROWS
 
     def cached_heads(self, head_dim: int) -> int:

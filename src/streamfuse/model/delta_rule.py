@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .delta_config import GATE_WIDTH, DeltaConfig
+from .delta_config import GATE_STRIDE, DeltaConfig
 
 if TYPE_CHECKING:
     from .transformer import RMSNorm
@@ -56,15 +56,15 @@ class GatedDeltaNet(nn.Module):
 
     def spread(self, gates: Tensor, qkv: Tensor) -> Tensor:
         """gates [..., 2 Hv] (a, then b) and qkv [..., channels] -> the rows that are cached [..., n]: the gates
-        `GATE_WIDTH` apart, then q, k and v, then zeros up to a whole number of heads."""
-        wide = F.pad(gates.unsqueeze(-1), (0, GATE_WIDTH - 1)).flatten(-2)
+        `GATE_STRIDE` apart, then q, k and v, then zeros up to a whole number of heads."""
+        wide = F.pad(gates.unsqueeze(-1), (0, GATE_STRIDE - 1)).flatten(-2)
         size = 2 * self.head_dim * self.sizes.cached_heads(self.head_dim)
         return F.pad(torch.cat([wide, qkv], -1), (0, size - self.sizes.row_size))
 
     def gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The inverse of `spread`: gates [..., 2 Hv] and qkv [..., channels]."""
-        wide = 2 * GATE_WIDTH * self.sizes.value_heads
-        return rows[..., :wide:GATE_WIDTH], rows[..., wide : wide + self.sizes.channels]
+        wide = 2 * GATE_STRIDE * self.sizes.value_heads
+        return rows[..., :wide:GATE_STRIDE], rows[..., wide : wide + self.sizes.channels]
 
     def heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """qkv [..., channels] after the convolution -> q and k [..., Hk, key_dim] of length 1, v [..., Hv, value_dim],

@@ -227,7 +227,7 @@ def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict
         if tensor.name.endswith(_CONVOLUTION):
             weight = weight[:, None]
         if ".linear_attn." in name:
-            weight = in_checkpoint(name, weight, config)
+            weight = in_checkpoint(name, weight, config, f"{path}: tensor {tensor.name!r}")
         elif norm_offset and tensor.name.endswith("_norm.weight"):
             weight = weight - np.float32(norm_offset)
         tensors[name] = np.ascontiguousarray(weight)

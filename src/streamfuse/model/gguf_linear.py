@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .fields import CheckpointError, Fields
+
 LAYER_NAMES = {
     "post_attention_norm": "post_attention_layernorm",
     "attn_qkv": "linear_attn.in_proj_qkv",
@@ -21,7 +23,7 @@ LAYER_NAMES = {
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
 }
-WHOLE_NAMES = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"}  # without a dot and `weight`
+WHOLE_NAMES = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"}  # names that do not end in `.weight`
 _FIELDS = {
     "linear_num_key_heads": "ssm.group_count",
     "linear_num_value_heads": "ssm.time_step_rank",
@@ -31,29 +33,59 @@ _FIELDS = {
 READ = {*_FIELDS.values(), "ssm.inner_size", "full_attention_interval", "attention.recurrent_layers"}
 
 
-def settings_of(fields: Any, architecture: str, layers: int) -> dict[str, Any]:
-    """Settings of config.json, from metadata that raise CheckpointError for a missing field."""
-    found: dict[str, Any] = {name: fields[f"{architecture}.{key}"] for name, key in _FIELDS.items()}
-    found["linear_value_head_dim"] = fields[f"{architecture}.ssm.inner_size"] // max(found["linear_num_value_heads"], 1)
-    every = fields.get(f"{architecture}.full_attention_interval", 4)
-    usual = [bool((i + 1) % max(every, 1)) for i in range(layers)]
-    recurs = fields.get(f"{architecture}.attention.recurrent_layers", usual)[:layers]
-    found["layer_types"] = ["linear_attention" if each else "full_attention" for each in recurs]
+def settings_of(values: dict[str, Any], source: str, architecture: str, layers: int) -> dict[str, Any]:
+    """Settings of config.json from a file's metadata.
+
+    Raises:
+        CheckpointError: a field is missing, or its value is not possible.
+    """
+    numbers = Fields(values, source)
+    found: dict[str, Any] = {name: numbers.size(f"{architecture}.{key}") for name, key in _FIELDS.items()}
+    keys, heads = found["linear_num_key_heads"], found["linear_num_value_heads"]
+    inner = numbers.size(f"{architecture}.ssm.inner_size")
+    if heads % keys or inner % heads:
+        raise CheckpointError(
+            f"{source}: {architecture}.ssm: {keys} key heads (group_count), {heads} value heads (time_step_rank) and "
+            f"an inner_size of {inner} do not go together"
+        )
+    found["linear_value_head_dim"] = inner // heads
+    every = numbers.size(f"{architecture}.full_attention_interval", 4)
+    recurs = values.get(f"{architecture}.attention.recurrent_layers", [bool((i + 1) % every) for i in range(layers)])
+    recurs = recurs if isinstance(recurs, list) else [recurs] * layers
+    found["layer_types"] = ["linear_attention" if each else "full_attention" for each in recurs[:layers]]
     return found
 
 
-def in_checkpoint(name: str, weight: npt.NDArray[np.float32], config: dict[str, Any]) -> npt.NDArray[np.float32]:
-    """A tensor of linear attention as a checkpoint has it; `name` is the checkpoint's."""
-    keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
-    part, shared = name.rpartition("linear_attn.")[2].removesuffix(".weight"), 2 * keys * config["linear_key_head_dim"]
+def in_checkpoint(
+    name: str, weight: npt.NDArray[np.float32], config: dict[str, Any], place: str
+) -> npt.NDArray[np.float32]:
+    """A tensor of linear attention as a checkpoint has it.
+
+    Args:
+        name: the checkpoint's.
+        place: the tensor's file and name, for errors.
+
+    Raises:
+        CheckpointError: it has another shape than the metadata says, or A is not negative.
+    """
+    part, kind = name.rpartition("linear_attn.")[2].removesuffix(".weight"), name.rpartition(".")[2]
+    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    shared, values = 2 * keys * config["linear_key_head_dim"], heads * config["linear_value_head_dim"]
+    rows = {"in_proj_qkv": shared + values, "conv1d": shared + values, "in_proj_z": values, "out_proj": values}
+    wanted = rows.get(part, config["linear_value_head_dim"] if part == "norm" else heads)
+    found = weight.shape[1 if part == "out_proj" and weight.ndim == 2 else 0]
+    if kind not in ("weight", "A_log", "dt_bias") or found != wanted or (part == "out_proj" and weight.ndim != 2):
+        raise CheckpointError(f"{place} has the shape {list(weight.shape)}, which does not fit the file's metadata")
     if part == "A_log":
+        if not (weight < 0).all():
+            raise CheckpointError(f"{place} must have negative numbers only")
         weight = np.log(-weight)
     if part in ("in_proj_qkv", "conv1d"):
-        weight = np.concatenate([weight[:shared], _grouped(weight[shared:], keys, values)])
+        weight = np.concatenate([weight[:shared], _grouped(weight[shared:], keys, heads)])
     elif part == "out_proj":
-        weight = _grouped(weight.T, keys, values).T
+        weight = _grouped(weight.T, keys, heads).T
     elif part != "norm":
-        weight = _grouped(weight, keys, values)
+        weight = _grouped(weight, keys, heads)
     return weight[:, None] if part == "conv1d" else weight
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import gguf_linear
 from .families import ARCHITECTURES as HF_ARCHITECTURES
-from .fields import ADD_A_FAMILY, CheckpointError, CheckpointWarning
+from .fields import ADD_A_FAMILY, CheckpointError, CheckpointWarning, Fields
 
 # The version of what gguf.py makes of a file, in its source.json. A correction raises it, so that files which were
 # converted before are converted again.
@@ -186,7 +186,10 @@ def config_of(fields: Metadata) -> dict[str, Any]:
     heads, hidden = need("attention.head_count"), need("embedding_length")
     head_dim = get("attention.key_length", hidden // max(heads, 1))
     _check_others(fields, architecture, head_dim)
-    layers = need("block_count") - get("nextn_predict_layers", 0)
+    drafting = f"{architecture}.nextn_predict_layers"  # layers after the model's own, which predict one more token
+    layers = need("block_count")
+    if fields.get(drafting):
+        layers -= Fields(fields.values, str(fields.path)).size(drafting)
     return {
         "architectures": [hf_architecture(fields)],
         "model_type": HF_ARCHITECTURES[hf_architecture(fields)],
@@ -256,8 +259,9 @@ def _own_settings(
             "original_max_position_embeddings": get("rope.scaling.original_context_length"),
         }
     if architecture == "qwen35":
-        turned = get("rope.dimension_count", head_dim // 4) / head_dim
-        return {"partial_rotary_factor": turned, **gguf_linear.settings_of(fields, architecture, layers)}
+        turned = Fields(fields.values, str(fields.path)).size("qwen35.rope.dimension_count", head_dim) / head_dim
+        own = gguf_linear.settings_of(fields.values, str(fields.path), architecture, layers)
+        return {"partial_rotary_factor": turned, **own}
     if architecture == "phi3":
         return {
             "partial_rotary_factor": get("rope.dimension_count", head_dim) / head_dim,

@@ -129,14 +129,15 @@ def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str
         found = _TENSOR.fullmatch(tensor)
         owner, _, projection = own_module(found[1], config).rpartition(".") if found else ("", "", "")
         kind = owner.rpartition(".")[2]
-        if found is None or kind not in _OWNERS or projection not in PROJECTIONS or value.ndim != 2:
+        fused = f"{kind}.{projection}" in FAMILIES[config.architecture].fused
+        if found is None or fused or kind not in _OWNERS or projection not in PROJECTIONS or value.ndim != 2:
             raise CheckpointError(
                 f"{path}: tensor {tensor!r:.100} is not supported; adapters may tune {_tunable(config)}; {_MERGE}"
             )
         place = int(found[2]), projection
         order = rotary_order(f"{projection}.weight", config) if found[3] == "B" else None
         value = value if order is None or len(order) != len(value) else value[order]
-        if kind != "mlp" and place[0] < config.num_layers and config.layer_convolutions[place[0]] != (kind == "conv"):
+        if kind != "mlp" and place[0] < config.num_layers and kind != _mixer(config, place[0]):
             raise CheckpointError(f"{path}: the base has no {found[1]}; the adapter was trained on another model")
         halves.setdefault(place, {})[found[3]], names[place] = value, found[1]
     for place, both in halves.items():
@@ -147,6 +148,13 @@ def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str
     if not halves:
         raise CheckpointError(f"{path}: has no tensors; copy or download it again")
     return {place: (names[place], both["A"], both["B"]) for place, both in halves.items()}
+
+
+def _mixer(config: ModelConfig, layer: int) -> str:
+    """The name of a layer's attention, or of what it has instead."""
+    if config.layer_recurrences[layer]:
+        return "linear_attn"
+    return "conv" if config.layer_convolutions[layer] else "self_attn"
 
 
 def _tunable(config: ModelConfig) -> str:

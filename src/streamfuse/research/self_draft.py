@@ -40,6 +40,7 @@ class SelfDraft(nn.Module):
 
     def __init__(self, weights: Weights, left_out: Collection[str]) -> None:
         super().__init__()
+        weights.config.require_attention("research export --leave-out")
         self.attentions, self.mlps = (
             [f"{kind}.{i}" not in left_out for i in range(weights.config.num_layers)] for kind in ("attention", "mlp")
         )

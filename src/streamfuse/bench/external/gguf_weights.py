@@ -97,6 +97,8 @@ def _rewrite(source: Path, out: Path, changed: dict[str, Tensor], num_layers: in
     reader = gguf.GGUFReader(source)
     fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     architecture = fields.pop("general.architecture").contents()
+    if architecture == "qwen35" and changed:
+        raise ExternalSystemError(f"{source}: an adapter cannot be merged into a GGUF with linear attention")
     writer = gguf.GGUFWriter(out, architecture)
     layers = fields[f"{architecture}.block_count"].contents()
     for name, field in fields.items():

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from streamfuse.export.operators import states
 from streamfuse.export.operators.layout import GROUP, TILE
 from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, float_adapters, unpack
-from streamfuse.model.delta_config import GATE_WIDTH
+from streamfuse.model.delta_config import GATE_STRIDE
 
 _LANES = 16
 AT_ONCE = 1 << 18  # products in float64, which stay in a processor's cache
@@ -143,9 +143,9 @@ def short_convolution(
 
 def delta_rows(projected: Tensor, value_heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
     """Gates and channels [R, 2 value_heads + channels] as the cached rows of `gated_delta_rule`: key and value
-    [R, kv_heads, head_dim], which are the halves of a row: gates `GATE_WIDTH` apart, channels, zeros."""
+    [R, kv_heads, head_dim], which are the halves of a row: gates `GATE_STRIDE` apart, channels, zeros."""
     gates, channels = projected[:, : 2 * value_heads], projected[:, 2 * value_heads :]
-    rows = torch.cat([F.pad(gates.unsqueeze(2), (0, GATE_WIDTH - 1)).flatten(1), channels], 1)
+    rows = torch.cat([F.pad(gates.unsqueeze(2), (0, GATE_STRIDE - 1)).flatten(1), channels], 1)
     rows = F.pad(rows, (0, 2 * kv_heads * head_dim - rows.shape[1])).view(len(rows), 2, kv_heads, head_dim)
     return rows[:, 0].contiguous(), rows[:, 1].contiguous()
 
@@ -157,7 +157,7 @@ def gated_delta_rule(
     value_cache: Tensor,
     cache_length: Tensor,
     visible: Tensor,
-    of_layer: Tensor,
+    layer_states: Tensor,
     taps: Tensor,
     rates: Tensor,
     dt_bias: Tensor,
@@ -170,7 +170,7 @@ def gated_delta_rule(
 
     key and value [R, H, D] are the halves of rows as `delta_rows` gives them, quantized as `tree_attention` quantizes
     them; caches and `visible` are those of `tree_attention`. taps [L, channels] convolve q, k and v; rates, exp(A_log),
-    and dt_bias [Hv]; norm [value_dim] normalizes the output of each head. `of_layer` are the layer's states
+    and dt_bias [Hv]; norm [value_dim] normalizes the output of each head. `layer_states` are the layer's states
     (states.py), which this brings up to date in place. The result is bit-identical to the operator's, as far as the
     exponentials of the gates are.
     """
@@ -194,7 +194,7 @@ def gated_delta_rule(
             matrix, _ = delta.step(matrix, *row)
         return torch.cat([rows[len(rows) - count + 1 :].flatten(), matrix.flatten()])
 
-    history, matrix = delta.split(states.update(of_layer, length, rewindable, advance))
+    history, matrix = delta.split(states.update(layer_states, length, rewindable, advance))
     fresh = _read_back(RoundedKeys.of(key), RoundedValues.of(value), key.shape[2])
     gates, read = delta.gathered(fresh)
     seen = visible | torch.eye(len(visible), dtype=torch.bool)  # rows of padding do not see even themselves
@@ -230,8 +230,8 @@ class _DeltaRule:
 
     def gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Gates [T, 2 Hv] and channels [T, channels] of rows [T, n]."""
-        wide = 2 * GATE_WIDTH * len(self.rates)
-        return rows[:, :wide:GATE_WIDTH], rows[:, wide : wide + self.taps.shape[1]]
+        wide = 2 * GATE_STRIDE * len(self.rates)
+        return rows[:, :wide:GATE_STRIDE], rows[:, wide : wide + self.taps.shape[1]]
 
     def inputs(self, sequences: list[Tensor], gates: Tensor) -> tuple[Tensor, ...]:
         """The inputs of `step` for each row, from the channels of its last rows [L, channels]."""

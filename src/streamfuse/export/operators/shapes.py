@@ -7,7 +7,7 @@ from torch import Tensor
 
 from streamfuse.export.operators.layout import GROUP, Q4_1_BYTES, Q8_0_BYTES, TILE, cache_shapes
 from streamfuse.export.operators.states import HEADER
-from streamfuse.model.delta_config import GATE_WIDTH
+from streamfuse.model.delta_config import GATE_STRIDE
 
 
 def tree_attention(
@@ -197,7 +197,7 @@ def delta_rows(projected: Tensor, value_heads: int, kv_heads: int, head_dim: int
     rows, size = projected.shape
     channels, room = size - 2 * value_heads, 2 * kv_heads * head_dim
     check(value_heads > 0 and channels > 0, "projected must have two gates for each value head, and channels")
-    check(2 * GATE_WIDTH * value_heads + channels <= room, f"a row of {room} numbers is too small")
+    check(2 * GATE_STRIDE * value_heads + channels <= room, f"a row of {room} numbers is too small")
     return projected.new_empty(rows, kv_heads, head_dim), projected.new_empty(rows, kv_heads, head_dim)
 
 
@@ -234,10 +234,10 @@ def gated_delta_rule(
     key_dim, rest = divmod(channels - heads * value_dim, 2 * key_heads)
     check(key_dim > 0 and rest == 0 and heads % key_heads == 0, "the channels of taps do not fit the heads")
     check(_is(taps, torch.float32, count, channels) and 2 <= count <= 16, "taps must be float32 [2 to 16, channels]")
-    check(2 * GATE_WIDTH * heads + channels <= 2 * kv_heads * dim, "key and value are too small")
+    check(2 * GATE_STRIDE * heads + channels <= 2 * kv_heads * dim, "key and value are too small")
     size = HEADER + (count - 1) * channels + heads * key_dim * value_dim
     check(_is(states, torch.float32, 2, size), f"states must be float32 [2, {size}]")
-    check(rewindable >= 0, "rewindable must not be negative")
+    check(rewindable >= 1, "rewindable must be at least 1")
     return key.new_empty(rows, heads * value_dim)
 
 

@@ -1,10 +1,9 @@
 """The states of layers with linear attention in exported graphs.
 
-A state is float32 [2, HEADER + n]: of two lengths of the sequence, the length, zeros, and the n numbers of the state
-after as many tokens. The newer one is that of the last pass. The older one is `rewindable` tokens behind, so that a
-sequence can be truncated: the states in between are computed again from the cached rows. A pass brings both up to date
-in place, from rows that the last commits wrote; it never sees a rejected draft. So a state follows from the cache
-length and the rows alone, and passes can be repeated.
+A layer has two states, float32 [2, HEADER + n]: each has the number of its tokens, zeros, and n numbers. The newer one
+is the state after `cache_length` tokens. The older one is at most `rewindable` tokens behind: after a truncation, the
+newer state is computed again from it and the cached rows. A pass first updates both in place, from committed rows only.
+So they do not depend on rejected drafts, and a pass can be repeated.
 """
 
 from __future__ import annotations
