@@ -5,8 +5,8 @@ then scaled to length 1. Each value head has a state S [key_dim, value_dim], whi
 
     S <- e^g S,  then  S <- S + beta k (v - S^T k)^T,  output S^T q / sqrt(key_dim)
 
-with the head's g = -exp(A_log) softplus(a + dt_bias) and beta = sigmoid(b). If the rows form a tree, a row changes the
-state of its parent.
+with the head's g = -exp(A_log) softplus(a + dt_bias) and beta = sigmoid(b). In a tree, each row starts from the state
+after its parent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Linear attention in GGUF files (qwen35): the tensors of a layer, in the form of a checkpoint.
 
-llama.cpp's converter stores A = -exp(A_log), the convolution as [channels, taps], and value heads in another order: the
-first value heads of all key heads, then the second ones, and so on.
+llama.cpp's converter stores A = -exp(A_log), the convolution as [channels, taps], and value heads tiled, not grouped by
+key head: value head 0 of every key head, then value head 1 of every key head, and so on.
 """
 
 from __future__ import annotations
