@@ -190,10 +190,10 @@ void advance_block(const GatedDeltaRule& a, float* state, int64_t rows) {
     float unused[kColumns];
     for (int64_t head = begin; head < end; ++head)
       for (int64_t j = 0; j < args.value_dim; j += kColumns) {
-        float* const own = matrices + head * args.key_dim * args.value_dim + j;
+        float* const matrix = matrices + head * args.key_dim * args.value_dim + j;
         for (int64_t row = 0; row < given->rows; ++row)
-          given->step(row, head, j, std::min(kColumns, args.value_dim - j), own, args.value_dim, own, args.value_dim,
-                      unused);
+          given->step(row, head, j, std::min(kColumns, args.value_dim - j), matrix, args.value_dim, matrix,
+                      args.value_dim, unused);
       }
   });
   const int64_t channels = a.channels(), kept = std::max(a.count - 1 - rows, int64_t{0});
@@ -236,8 +236,8 @@ void gated_delta_rule(const GatedDeltaRule& a) {
   thread_local StateSlots slots_of_this_thread;
   StateSlots& slots = slots_of_this_thread;
   slots.fill(visible, a.rows, a.visible_stride);
-  const int64_t tile = static_cast<int64_t>(Scratch::size_of<float>(a.key_dim * kColumns)) / sizeof(float),
-                own_floats = slots.slots * tile, threads = team_limit();
+  const int64_t slot_floats = static_cast<int64_t>(Scratch::size_of<float>(a.key_dim * kColumns)) / sizeof(float),
+                own_floats = slots.slots * slot_floats, threads = team_limit();
   Scratch scratch(DeltaInputs::bytes(a, a.rows) + Scratch::size_of<float>(threads * own_floats));
   const DeltaInputs inputs(a, a.rows, scratch);
   float* const memory = scratch.take<float>(threads * own_floats);
@@ -246,25 +246,27 @@ void gated_delta_rule(const GatedDeltaRule& a) {
   const DeltaInputs* const given = &inputs;
   const StateSlots* const where = &slots;
   const float* const before = newer + kStateHeader + a.history_size();
-  share_out(a.value_heads, 1, [given, where, before, memory, own_floats, tile](int64_t begin, int64_t end, int thread) {
-    const GatedDeltaRule& args = given->a;
-    float* const own = memory + thread * own_floats;
-    for (int64_t head = begin; head < end; ++head) {
-      const float* const first = before + head * args.key_dim * args.value_dim;
-      for (int64_t j = 0; j < args.value_dim; j += kColumns)
-        for (int64_t row = 0; row < given->rows; ++row) {
-          const int32_t parent = where->parent_slot[static_cast<size_t>(row)];
-          float* const out = args.out + (row * args.value_heads + head) * args.value_dim + j;
-          given->step(row, head, j, std::min(kColumns, args.value_dim - j),
-                      parent < 0 ? first + j : own + parent * tile, parent < 0 ? args.value_dim : kColumns,
-                      own + where->slot[static_cast<size_t>(row)] * tile, kColumns, out);
-        }
-      for (int64_t row = 0; row < given->rows; ++row) {
-        float* const out = args.out + (row * args.value_heads + head) * args.value_dim;
-        lane_kernels().products->norm(out, 1, args.norm, args.eps, args.value_dim, out);
-      }
-    }
-  });
+  share_out(a.value_heads, 1,
+            [given, where, before, memory, own_floats, slot_floats](int64_t begin, int64_t end, int thread) {
+              const GatedDeltaRule& args = given->a;
+              float* const own = memory + thread * own_floats;
+              for (int64_t head = begin; head < end; ++head) {
+                const float* const first = before + head * args.key_dim * args.value_dim;
+                for (int64_t j = 0; j < args.value_dim; j += kColumns)
+                  for (int64_t row = 0; row < given->rows; ++row) {
+                    const int32_t parent = where->parent_slot[static_cast<size_t>(row)];
+                    float* const out = args.out + (row * args.value_heads + head) * args.value_dim + j;
+                    given->step(row, head, j, std::min(kColumns, args.value_dim - j),
+                                parent < 0 ? first + j : own + parent * slot_floats,
+                                parent < 0 ? args.value_dim : kColumns,
+                                own + where->slot[static_cast<size_t>(row)] * slot_floats, kColumns, out);
+                  }
+                for (int64_t row = 0; row < given->rows; ++row) {
+                  float* const out = args.out + (row * args.value_heads + head) * args.value_dim;
+                  lane_kernels().products->norm(out, 1, args.norm, args.eps, args.value_dim, out);
+                }
+              }
+            });
 }
 
 void delta_rows(const float* projected, int64_t rows, int64_t value_heads, int64_t channels, const KvShape& cache,

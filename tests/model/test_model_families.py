@@ -359,8 +359,10 @@ def test_the_old_flat_rope_settings_mean_the_same() -> None:
             "linear_num_value_heads must be a multiple of linear_num_key_heads .3., not 4",
         ),
         ({**QWEN3_5, "linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim must be from 2 to 16, not 1"),
-        ({**QWEN3_5, "attention_bias": True}, "attention_bias is not supported in a model with linear attention"),
-        ({**QWEN3_5, "attn_output_gate": False}, "attn_output_gate False is not supported"),
+        ({**QWEN3_5, "attention_bias": True}, "attention_bias True is not supported .only False is."),
+        ({**QWEN3_5, "attn_output_gate": False}, "attn_output_gate False is not supported .only True is."),
+        ({"attn_output_gate": True}, "attn_output_gate True is not supported .only False is."),
+        ({**QWEN3_5, "layer_types": [["linear_attention"]] * 4}, "layer_types .* is not supported"),
         ({**QWEN3_5, "layer_types": ["conv"] * 4}, "layer_types .* is not supported .full_attention and linear_atten"),
         (
             {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "llama_4_scaling_beta": 0.1}},

@@ -246,13 +246,16 @@ def qwen35(folder: Path, name: str = "", value: Any = None, tensor: str = "", cu
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("ssm.group_count", 4, "4 key heads .* 6 value heads .* do not go together"),
+        ("ssm.group_count", 4, "time_step_rank 6 must be a multiple of group_count 4"),
         ("ssm.group_count", "2", "ssm.group_count must be an integer"),
-        ("ssm.inner_size", 50, "an inner_size of 50 do not go together"),
-        ("ssm.state_size", 7, "has the shape .* does not fit the file's metadata"),
+        ("ssm.inner_size", 50, "inner_size 50 of time_step_rank"),
+        ("ssm.state_size", 7, "has the shape .*, not .*copy or download the file again"),
         ("ssm.time_step_rank", 0, "ssm.time_step_rank must be an integer from 1"),
         ("full_attention_interval", "4", "full_attention_interval must be an integer"),
         ("rope.dimension_count", "4", "rope.dimension_count must be an integer"),
+        ("attention.key_length", 0, "attention.key_length must be an integer from 1"),
+        ("nextn_predict_layers", 4, "nextn_predict_layers must be below block_count"),
+        ("attention.recurrent_layers", [True], "recurrent_layers must have a bool for each of 4 layers"),
     ],
 )
 def test_a_qwen35_gguf_with_an_impossible_field_is_refused(name: str, value: Any, words: str, tmp_path: Path) -> None:
@@ -264,8 +267,8 @@ def test_a_qwen35_gguf_with_an_impossible_field_is_refused(name: str, value: Any
     ("tensor", "cut", "words"),
     [
         ("blk.0.ssm_a", 0, "'blk.0.ssm_a' must have negative numbers only"),
-        ("blk.0.ssm_a", 1, "'blk.0.ssm_a' has the shape .5., which does not fit"),
-        ("blk.0.attn_qkv.weight", 8, "'blk.0.attn_qkv.weight' has the shape .72, 64., which does not fit"),
+        ("blk.0.ssm_a", 1, "'blk.0.ssm_a' has the shape .5., not .6."),
+        ("blk.0.attn_qkv.weight", 8, "'blk.0.attn_qkv.weight' has the shape .72, 64., not .80, 64."),
     ],
 )
 def test_a_damaged_tensor_of_linear_attention_is_named(tensor: str, cut: int, words: str, tmp_path: Path) -> None:

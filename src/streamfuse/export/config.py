@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from streamfuse.model.config import StreamConfig
+from streamfuse.model.delta_config import PASS_ROWS
 from streamfuse.options import AUTO, declared, option
 
 from .schemes import (
@@ -199,7 +200,7 @@ class ExportConfig:
         shown="float16",
     )
     max_context_len: int = option(1024, "KV cache capacity in tokens.", SIZES, least=32, most=131072, common=True)
-    prefill_len: int = option(64, "Prompt tokens per prefill pass.", SIZES, least=1, most=128)
+    prefill_len: int = option(64, "Prompt tokens per prefill pass.", SIZES, least=1, most=PASS_ROWS)
     widths: tuple[int, ...] = option(
         (),
         "Tree nodes of each verify method, ascending; 1: a plain pass that also computes streams.",

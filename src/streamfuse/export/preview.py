@@ -283,7 +283,7 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
 
 
 def _check_recurrences(config: ExportConfig, model_config: ModelConfig) -> None:
-    if not any(model_config.layer_recurrences) and model_config.attention_gate != "number":
+    if not any(model_config.layer_recurrences) and model_config.attention_gate != "element":
         return
     if not config.kernels:
         flag = f"--backend {config.backend}" if config.target == "executorch" else f"--target {config.target}"

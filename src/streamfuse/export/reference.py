@@ -93,34 +93,24 @@ class LinearAttention(nn.Module):
         super().__init__()
         self.cache_size, self.rewindable, self.net = cache_size, rewindable, net
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        cache_length: Tensor,
-        visible: Tensor,
-        position_ids: Tensor,
-        of_layer: Tensor,
-    ) -> Tensor:
+    def forward(self, *tensors: Tensor) -> Tensor:
+        _, key, value, key_cache, value_cache, cache_length, visible, _, layer_states = tensors
         net, length = self.net, int(cache_length)
         shape = net.sizes.value_heads, net.sizes.key_dim, net.sizes.value_dim
         size = (net.sizes.taps - 1) * net.sizes.channels
 
         def advance(state: Tensor, first: int, last: int) -> Tensor:
             at = torch.arange(first, last) % self.cache_size
-            gates, read = net.gathered(torch.cat([key_cache[at], value_cache[at]], 1).flatten(1))
+            gates, read = net.unpacked(torch.cat([key_cache[at], value_cache[at]], 1).flatten(1))
             read = torch.cat([state[:size].view(-1, net.sizes.channels), read])
             _, found = net.recur(net.taps(read.T).T[None], gates[None], state[size:].view(1, *shape))
             return torch.cat([read[len(read) - net.sizes.taps + 1 :].flatten(), found.flatten()])
 
-        state = states.update(of_layer, length, self.rewindable, advance)
+        state = states.update(layer_states, length, self.rewindable, advance)
         before = state[:size].view(-1, net.sizes.channels)
-        gates, read = net.gathered(torch.cat([key, value], 1).flatten(1))
+        gates, read = net.unpacked(torch.cat([key, value], 1).flatten(1))
         mixed = []
-        for row in visible | torch.eye(len(visible), dtype=torch.bool):  # rows of padding see not even themselves
+        for row in visible | torch.eye(len(visible), dtype=torch.bool):  # padding rows do not see even themselves
             mixed.append((torch.cat([before, read[row]])[-net.sizes.taps :].T * net.taps.weight[:, 0]).sum(1))
         q, k, v = net.heads(F.silu(torch.stack(mixed)))
         found = delta_rule(q, k, v, *net.decays(gates), visible, state[size:].view(shape))

@@ -222,8 +222,8 @@ def gates_of(model_config: ModelConfig, layer: int) -> int:
         return 0
     if model_config.layer_recurrences[layer] and (sizes := model_config.delta) is not None:
         return sizes.values + 2 * sizes.value_heads
-    of_numbers = model_config.num_heads * model_config.head_dim
-    return {"none": 0, "head": model_config.num_heads, "number": of_numbers}[model_config.attention_gate]
+    of_elements = model_config.num_heads * model_config.head_dim
+    return {"none": 0, "head": model_config.num_heads, "element": of_elements}[model_config.attention_gate]
 
 
 def _mixer_floats(model_config: ModelConfig, layer: int) -> int:

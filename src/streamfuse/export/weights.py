@@ -104,8 +104,8 @@ class Turn(nn.Module):
 class Span(nn.Module):
     """Consecutive layers over R rows, those from `first` on with low-rank adapters.
 
-    `attentions` (or what a layer has instead), `rotaries` (indices of rotary embeddings) and `turns`, whether a layer
-    has values to rotate, are those of each layer.
+    `attentions` (or what a layer has instead), `rotaries` (indices of rotary embeddings) and `has_values`, whether a
+    layer has values to rotate, are those of each layer.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Span(nn.Module):
         closings: Sequence[nn.Module],
         attentions: Sequence[nn.Module],
         rotaries: Sequence[int],
-        turns: Sequence[bool],
+        has_values: Sequence[bool],
         rows: int,
         first: int,
         turn: Turn | None,
@@ -122,7 +122,7 @@ class Span(nn.Module):
         super().__init__()
         self.openings, self.closings = nn.ModuleList(openings), nn.ModuleList(closings)
         self.attentions, self.rotaries = nn.ModuleList(attentions), tuple(rotaries)
-        self.turns = tuple(turns)
+        self.has_values = tuple(has_values)
         self.rows, self.first, self.turn = rows, first, turn
 
     def forward(
@@ -141,7 +141,7 @@ class Span(nn.Module):
         new: list[Tensor] = []
         for i, opening in enumerate(self.openings):
             q, k, v = opening(x, *positions.turns[self.rotaries[i]], self.first)
-            v = self.turn(v) if self.turn is not None and self.turns[i] else v
+            v = self.turn(v) if self.turn is not None and self.has_values[i] else v
             new += [k, v]
             if i < len(self.closings):
                 keys, values, *state = caches[i]
@@ -253,7 +253,7 @@ class Weights(nn.Module):
         turn = Turn(step, start, rows, self.streams_config.num_streams) if step else None
         openings, closings = list(self.openings)[first:last], list(self.closings)[first:last]
         attentions, rotaries = list(self.attentions)[first:last], self.config.layer_rotaries[first:last]
-        turns = self.config.layer_attentions[first:last]
+        has_values = self.config.layer_attentions[first:last]
         if self.stream_openings and start < rows:
             if start > 0:
                 raise ValueError("stream rows whose layers are not those of the base's rows need a separate pass")
@@ -262,7 +262,7 @@ class Weights(nn.Module):
         # A state is brought up to date by every pass; preview.py refuses a last layer with one.
         close_last = close_last or self.config.layer_recurrences[last - 1]
         closings = closings if close_last else closings[:-1]
-        return Span(openings, closings, attentions[: len(closings)], rotaries, turns, rows, adapted, turn)
+        return Span(openings, closings, attentions[: len(closings)], rotaries, has_values, rows, adapted, turn)
 
     def by_layer(self, caches: Sequence[Tensor], first: int = 0) -> list[tuple[Tensor, ...]]:
         """The caches that a pass takes, of layers from `first` on: keys and values of each, then the states. Returns

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamfuse.options import OptionError, check, flag_of, option
 
-from .delta_config import MOST_TAPS, DeltaConfig
+from .delta_config import MOST_TAPS, PASS_ROWS, DeltaConfig
 from .families import (
     ACTIVATIONS,
     CONVOLUTION,
     FAMILIES,
-    LINEAR,
+    LINEAR_ATTENTION,
     MINICPM_SCALES,
     MULTIPLIERS,
     RENAMED,
@@ -89,7 +89,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "is_causal": (True,),
     "conv_bias": (False,),
     "use_attention_gate": (False,),
-    "attn_output_gate": (True,),
+    "attn_output_gate": (False,),
     "use_sandwich_norm": (False,),
     "is_encoder_decoder": (False,),
     "add_cross_attention": (False,),
@@ -112,7 +112,7 @@ class ModelConfig:
         norms: the norms of a layer: before attention and MLP, after them (before the residual addition), or both.
         query_key_norm: norms of queries and keys: of each head, before or after its rotary embedding, or of all heads
             together.
-        attention_gate: whether each head's output, or each number of it, is multiplied by sigmoid(g_proj(x)), x being
+        attention_gate: whether each head's output, or each element of it, is multiplied by sigmoid(g_proj(x)), x being
             the layer's normalized input.
         attention_scale: factor of the attention's scores.
         embedding_scale: factor of the embeddings, as the first layer reads them.
@@ -120,7 +120,7 @@ class ModelConfig:
         rotaries: the rotary embeddings.
         layer_rotaries: for each layer, the index of its rotary embedding.
         layer_windows: for each layer, how many tokens a token's output depends on, itself included; None: all. Of
-            linear attention: how many rows are read again to bring its state up to date.
+            linear attention: the most rows that a pass reads again to update the state.
         layer_convolutions: for each layer, whether it is a short convolution over its window instead of attention.
         layer_recurrences: for each layer, whether it has linear attention, a recurrence, instead of attention.
         delta: the sizes of layers with linear attention; None: there are none.
@@ -179,7 +179,7 @@ class ModelConfig:
 
     @property
     def longest_window(self) -> int | None:
-        """The longest sliding window or number of taps of a layer; None: no layer has a window."""
+        """The greatest of `layer_windows`; None: no layer has a window."""
         return max((window for window in self.layer_windows if window is not None), default=None)
 
     @property
@@ -229,9 +229,8 @@ class ModelConfig:
         window = _window(config, family, source) if "sliding_attention" in kinds else None
         window = None if window is None or window >= longest else window
         taps = numbers.size("conv_L_cache", family.default("conv_L_cache")) if CONVOLUTION in kinds else None
-        delta = _delta_config(config, family, source) if LINEAR in kinds else None
-        reread = None if delta is None else delta.reread_rows
-        windows = {"full_attention": None, "sliding_attention": window, CONVOLUTION: taps, LINEAR: reread}
+        delta = _delta_config(config, family, source) if LINEAR_ATTENTION in kinds else None
+        windows = {"full_attention": None, "sliding_attention": window, CONVOLUTION: taps, LINEAR_ATTENTION: PASS_ROWS}
         if taps == 1:
             raise CheckpointError(f"{source}: conv_L_cache must be at least 2, not 1")
         if taps is not None and hidden % (2 * head_dim):
@@ -265,7 +264,7 @@ class ModelConfig:
             layer_rotaries=layer_rotaries,
             layer_windows=tuple(windows[kind] for kind in kinds),
             layer_convolutions=tuple(kind == CONVOLUTION for kind in kinds),
-            layer_recurrences=tuple(kind == LINEAR for kind in kinds),
+            layer_recurrences=tuple(kind == LINEAR_ATTENTION for kind in kinds),
             delta=delta,
             bos_token_id=config.get("bos_token_id"),
             eos_token_ids=_end_tokens(config, vocab, source),
@@ -326,6 +325,11 @@ def _check_kind(config: dict[str, Any], architecture: str, source: str) -> None:
             if name == "sparse_config":
                 only = "; remove it to use dense attention"
             raise CheckpointError(f"{source}: {name} {value!r:.40} is not supported{only}")
+    if family.attention_gate == "element":
+        # Gates are stored with q, whose biases would be theirs too.
+        for name, required in (("attn_output_gate", True), ("attention_bias", False)):
+            if (value := config.get(name)) is not None and value is not required:
+                raise CheckpointError(f"{source}: {name} {value!r:.40} is not supported (only {required!r} is)")
     known, field = ACTIVATIONS[family.activation], family.activation_field
     if (value := config.get(field)) is not None and value not in known:
         raise CheckpointError(f"{source}: {field} {value!r:.40} is not supported (only {known[0]!r} is)")
@@ -373,8 +377,6 @@ def _delta_config(config: dict[str, Any], family: Family, source: str) -> DeltaC
         )
     if not 2 <= (taps := size("conv_kernel_dim")) <= MOST_TAPS:
         raise CheckpointError(f"{source}: linear_conv_kernel_dim must be from 2 to {MOST_TAPS}, not {taps}")
-    if config.get("attention_bias"):
-        raise CheckpointError(f"{source}: attention_bias is not supported in a model with linear attention")
     return DeltaConfig(keys, values, size("key_head_dim"), size("value_head_dim"), taps)
 
 
@@ -384,9 +386,13 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
     found = config.get("layer_types")
     if found is not None and family.layer_types:
         found = [full if kind == "attention" else kind for kind in found] if isinstance(found, list) else [found]
-        others = {sliding: family.sliding != "none", CONVOLUTION: family.convolutions, LINEAR: family.linear}
+        others = {
+            sliding: family.sliding != "none",
+            CONVOLUTION: family.convolutions,
+            LINEAR_ATTENTION: family.linear_attention,
+        }
         known = (full, *(kind for kind, has in others.items() if has))
-        if len(found) != layers or not set(found) <= set(known):
+        if len(found) != layers or not all(kind in known for kind in found):
             raise CheckpointError(
                 f"{source}: layer_types {config['layer_types']!r:.80} is not supported ({' and '.join(known)}, one for "
                 f"each of {layers} layers, are)"
@@ -399,9 +405,9 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
                 f"{source}: full_attn_idxs must be a list of numbers from 0 to {layers - 1}, not {attending!r:.80}"
             )
         return [full if i in attending else CONVOLUTION for i in range(layers)]
-    if family.linear:
+    if family.linear_attention:
         every = Fields(config, source).size("full_attention_interval", family.default("full_attention_interval"))
-        return [LINEAR if (i + 1) % every else full for i in range(layers)]
+        return [LINEAR_ATTENTION if (i + 1) % every else full for i in range(layers)]
     if family.sliding == "from":
         first = Fields(config, source).size("max_window_layers", 28) if config.get("max_window_layers") != 0 else 0
         return [sliding if config.get("use_sliding_window") and i >= first else full for i in range(layers)]
@@ -450,7 +456,7 @@ def _rotaries(
     config = {**config, **{name: defaults[name] for name in missing}}
     config = with_ntk_alpha(config, head_dim, source, theta) if family.rotary_alpha else config
     rotary = rotary_of(config, longest, head_dim, source, theta, family.partial_rotary)
-    without_rotary = {CONVOLUTION, LINEAR}
+    without_rotary = {CONVOLUTION, LINEAR_ATTENTION}
     if not family.full_rotary and _window(config, family, source) is not None:
         without_rotary.add("full_attention")
     turned = [

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 GATE_STRIDE = 32  # numbers of a cached row for each gate: itself and zeros, so that it has an int8 scale of its own
 MOST_TAPS = 16  # as in kernels/ops/gated_delta_rule.h
-PASS_ROWS = 128  # the most rows of a pass (--prefill-len, --widths)
+# The most rows of a pass (--prefill-len). The next pass reads those that were committed again, to update a state.
+PASS_ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,6 @@ class DeltaConfig:
     def row_size(self) -> int:
         """Numbers of a cached row: the gates, each with `GATE_STRIDE`, and the channels."""
         return 2 * GATE_STRIDE * self.value_heads + self.channels
-
-    @property
-    def reread_rows(self) -> int:
-        """The most rows that the previous pass can have committed; a pass reads them again to update the state."""
-        return PASS_ROWS
 
     def cached_heads(self, head_dim: int) -> int:
         """Heads of `head_dim` in each of the two caches of a layer, which have half of a row each."""

@@ -30,11 +30,24 @@ def _unit(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPS)
 
 
+def pack_rows(gates: Tensor, qkv: Tensor, size: int) -> Tensor:
+    """The rows that are cached, [..., size]: gates [..., n] (a, then b), `GATE_STRIDE` apart, then qkv [..., channels],
+    then zeros."""
+    rows = torch.cat([F.pad(gates.unsqueeze(-1), (0, GATE_STRIDE - 1)).flatten(-2), qkv], -1)
+    return F.pad(rows, (0, size - rows.shape[-1]))
+
+
+def unpack_rows(rows: Tensor, gates: int, channels: int) -> tuple[Tensor, Tensor]:
+    """The inverse of `pack_rows`: gates [..., gates] and qkv [..., channels] of rows [..., size]."""
+    first = GATE_STRIDE * gates
+    return rows[..., :first:GATE_STRIDE], rows[..., first : first + channels]
+
+
 class GatedDeltaNet(nn.Module):
     """The weights of a layer with linear attention.
 
-    q_proj, k_proj, v_proj and o_proj have the names of attention's, because adapters treat them alike; g_proj gates the
-    output: norm(output of a head) * SiLU(g_proj(x)).
+    q_proj, k_proj, v_proj and o_proj have the names of attention's, so that low-rank adapters find them. g_proj gates
+    the output: norm(output of a head) * SiLU(g_proj(x)).
     """
 
     query_key_norm = "none"
@@ -54,17 +67,13 @@ class GatedDeltaNet(nn.Module):
         self.dt_bias = nn.Parameter(torch.ones(sizes.value_heads))
         self.output_norm = output_norm  # of each head
 
-    def spread(self, gates: Tensor, qkv: Tensor) -> Tensor:
-        """gates [..., 2 Hv] (a, then b) and qkv [..., channels] -> the rows that are cached [..., n]: the gates
-        `GATE_STRIDE` apart, then q, k and v, then zeros up to a whole number of heads."""
-        wide = F.pad(gates.unsqueeze(-1), (0, GATE_STRIDE - 1)).flatten(-2)
-        size = 2 * self.head_dim * self.sizes.cached_heads(self.head_dim)
-        return F.pad(torch.cat([wide, qkv], -1), (0, size - self.sizes.row_size))
+    def packed(self, gates: Tensor, qkv: Tensor) -> Tensor:
+        """`pack_rows`, up to a whole number of heads in both caches."""
+        return pack_rows(gates, qkv, 2 * self.head_dim * self.sizes.cached_heads(self.head_dim))
 
-    def gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The inverse of `spread`: gates [..., 2 Hv] and qkv [..., channels]."""
-        wide = 2 * GATE_STRIDE * self.sizes.value_heads
-        return rows[..., :wide:GATE_STRIDE], rows[..., wide : wide + self.sizes.channels]
+    def unpacked(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse of `packed`: gates [..., 2 Hv] and qkv [..., channels]."""
+        return unpack_rows(rows, 2 * self.sizes.value_heads, self.sizes.channels)
 
     def heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """qkv [..., channels] after the convolution -> q and k [..., Hk, key_dim] of length 1, v [..., Hv, value_dim],
@@ -86,27 +95,27 @@ class GatedDeltaNet(nn.Module):
 
     def mix(self, rows: Tensor) -> Tensor:
         """The outputs [B, T, Hv * value_dim] of whole texts, cached rows [B, T, n]."""
-        gates, qkv = self.gathered(rows)
+        gates, qkv = self.unpacked(rows)
         out, _ = self.recur(self.taps(F.pad(qkv.mT, (self.sizes.taps - 1, 0))).mT, gates)
         return out
 
     def recur(
-        self, convolved: Tensor, gates: Tensor, state: Tensor | None = None, absent: Tensor | None = None
+        self, convolved: Tensor, gates: Tensor, state: Tensor | None = None, is_padding: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Convolved q, k and v [B, T, channels] and gates [B, T, 2 Hv] of texts that continue those of `state`
         [B, Hv, key_dim, value_dim] -> the outputs [B, T, Hv * value_dim], and the state after the last row.
 
-        Rows with `absent`, bool [B, T], change no state.
+        Rows where `is_padding`, bool [B, T], change no state.
         """
         g, beta = self.decays(gates)
-        if absent is not None:
-            g, beta = (x.masked_fill(absent.unsqueeze(-1), 0.0) for x in (g, beta))
+        if is_padding is not None:
+            g, beta = (x.masked_fill(is_padding.unsqueeze(-1), 0.0) for x in (g, beta))
         inputs = (*self.heads(F.silu(convolved)), g, beta)
         out = []
         for q, k, v, g, beta in zip(*(x.split(_CHUNK, 1) for x in inputs), strict=True):
             found = delta_rule(q, k, v, g, beta, causal(q.shape[1], convolved.device), state)
             out.append(found.out)
-            state = found.last_state()
+            state = found.state_after()
         assert state is not None
         return torch.cat(out, 1).flatten(2).to(convolved.dtype), state
 
@@ -118,7 +127,7 @@ class GatedDeltaNet(nn.Module):
     def _mix_streams(self, own: Tensor, main: Tensor, at: Tensor) -> Tensor:
         """`mix_streams` of one text. Each block of its rows is computed with the streams of the tokens in it."""
         sizes, device, streams = self.sizes, at.device, own.shape[1]
-        (main_gates, main_qkv), (own_gates, own_qkv) = self.gathered(main), self.gathered(own)
+        (main_gates, main_qkv), (own_gates, own_qkv) = self.unpacked(main), self.unpacked(own)
         padded = F.pad(main_qkv.T, (sizes.taps - 1, 0)).T
         before = padded[at[:, None] + torch.arange(1, sizes.taps, device=device)]  # [P, taps - 1, channels]
         own_read = torch.cat([before, own_qkv], 1)
@@ -137,12 +146,12 @@ class GatedDeltaNet(nn.Module):
             seen = torch.cat([above, torch.cat([reached, among], 1)])
             found = delta_rule(q, k, v, g, beta, seen, state)
             out[here] = found.out[rows:].flatten(1).unflatten(0, (-1, streams)).to(out.dtype)
-            state = found.last_state(rows - 1)
+            state = found.state_after(rows - 1)
         return out
 
 
 class Changes(NamedTuple):
-    """Results of `delta_rule`: the outputs [..., N, Hv, value_dim], and what the states of rows are computed from."""
+    """Results of `delta_rule`: the outputs [..., N, Hv, value_dim], and what `state_after` needs."""
 
     out: Tensor
     keys: Tensor  # [..., Hv, N, key_dim]
@@ -151,7 +160,7 @@ class Changes(NamedTuple):
     kept: Tensor  # [..., Hv, N]: of the state before all rows in that of row i
     before: Tensor | None
 
-    def last_state(self, row: int = -1) -> Tensor:
+    def state_after(self, row: int = -1) -> Tensor:
         """The state [..., Hv, key_dim, value_dim] after a row and its ancestors."""
         added = (self.keys * self.decay[..., row, :, None]).transpose(-1, -2) @ self.written
         return added if self.before is None else added + self.kept[..., row, None, None] * self.before

@@ -22,9 +22,9 @@ Norms = Literal["before", "after", "both"]
 QueryKeyNorm = Literal["none", "head", "head after rope", "width"]
 Activation = Literal["silu", "gelu_tanh"]
 CONVOLUTION = "conv"  # in `layer_types`: a layer with a short convolution in place of attention
-LINEAR = "linear_attention"  # in `layer_types`: a layer with a gated delta rule in place of attention
-# Attention's output multiplied by sigmoids: one for each head, or one for each number.
-AttentionGate = Literal["none", "head", "number"]
+LINEAR_ATTENTION = "linear_attention"  # in `layer_types`: a layer with a gated delta rule in place of attention
+# Attention's output multiplied by sigmoids: one for each head, or one for each element.
+AttentionGate = Literal["none", "head", "element"]
 # Layers with a sliding window where `layer_types` is missing or not read: none, with `use_sliding_window` those from
 # `max_window_layers` on or those without a rotary embedding, all if `sliding_window` is a number, all except every
 # n-th, where n is `sliding_window_pattern`. LFM3: layer i, counted from 0, has full attention if i % 4 == 2, a window
@@ -67,9 +67,9 @@ class Family:
         sliding: which layers have a window where `layer_types` is missing or not read.
         layer_types: whether `layer_types` is read; some classes of transformers ignore it.
         convolutions: whether layers can be short convolutions.
-        linear: whether layers can have linear attention (a gated delta rule).
+        linear_attention: whether layers can have linear attention (a gated delta rule).
         attention_gate: gates of attention's output; `use_attention_gate` can switch those of a family that reads it
-            off. Gates of numbers are stored with q, head by head.
+            off. Gates of elements are stored with q, head by head.
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
@@ -93,7 +93,7 @@ class Family:
     sliding: Sliding = "none"
     layer_types: bool = True
     convolutions: bool = False
-    linear: bool = False
+    linear_attention: bool = False
     attention_gate: AttentionGate = "none"
     qkv_bias: bool | None = None
     output_bias: bool = True
@@ -278,11 +278,11 @@ FAMILIES: dict[str, Family] = {
         {"num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32768, "partial_rotary_factor": 0.25,
          "full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
          "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32},
-        reads=("partial_rotary_factor",),
+        reads=("partial_rotary_factor", "attn_output_gate"),
         norm_offset=1.0,
         query_key_norm="head",
-        linear=True,
-        attention_gate="number",
+        linear_attention=True,
+        attention_gate="element",
         partial_rotary=True,
         names={
             "linear_attn.norm": "linear_attn.output_norm",
@@ -406,7 +406,7 @@ def _gate_order(parts: Iterable[str], config: ModelConfig) -> Tensor | None:
     if a checkpoint's tensor with these parts is another one."""
     import torch  # not for the configuration, which every command reads
 
-    if config.attention_gate != "number" or not any(".self_attn.g_proj." in part for part in parts):
+    if config.attention_gate != "element" or not any(".self_attn.g_proj." in part for part in parts):
         return None
     rows = torch.arange(2 * config.num_heads * config.head_dim)
     return rows.view(config.num_heads, 2, config.head_dim).transpose(0, 1).flatten()

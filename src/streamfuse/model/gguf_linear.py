@@ -45,13 +45,16 @@ def settings_of(values: dict[str, Any], source: str, architecture: str, layers: 
     inner = numbers.size(f"{architecture}.ssm.inner_size")
     if heads % keys or inner % heads:
         raise CheckpointError(
-            f"{source}: {architecture}.ssm: {keys} key heads (group_count), {heads} value heads (time_step_rank) and "
-            f"an inner_size of {inner} do not go together"
+            f"{source}: {architecture}.ssm: time_step_rank {heads} must be a multiple of group_count {keys}, and "
+            f"inner_size {inner} of time_step_rank"
         )
     found["linear_value_head_dim"] = inner // heads
     every = numbers.size(f"{architecture}.full_attention_interval", 4)
-    recurs = values.get(f"{architecture}.attention.recurrent_layers", [bool((i + 1) % every) for i in range(layers)])
+    name = f"{architecture}.attention.recurrent_layers"
+    recurs = values.get(name, [bool((i + 1) % every) for i in range(layers)])
     recurs = recurs if isinstance(recurs, list) else [recurs] * layers
+    if len(recurs) < layers or not all(isinstance(each, (bool, int)) for each in recurs):
+        raise CheckpointError(f"{source}: {name} must have a bool for each of {layers} layers, not {recurs!r:.60}")
     found["layer_types"] = ["linear_attention" if each else "full_attention" for each in recurs[:layers]]
     return found
 
@@ -66,16 +69,28 @@ def in_checkpoint(
         place: the tensor's file and name, for errors.
 
     Raises:
-        CheckpointError: it has another shape than the metadata says, or A is not negative.
+        CheckpointError: its shape does not match the metadata, or A is not negative.
     """
-    part, kind = name.rpartition("linear_attn.")[2].removesuffix(".weight"), name.rpartition(".")[2]
+    part, hidden = name.rpartition("linear_attn.")[2], config["hidden_size"]
     keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
     shared, values = 2 * keys * config["linear_key_head_dim"], heads * config["linear_value_head_dim"]
-    rows = {"in_proj_qkv": shared + values, "conv1d": shared + values, "in_proj_z": values, "out_proj": values}
-    wanted = rows.get(part, config["linear_value_head_dim"] if part == "norm" else heads)
-    found = weight.shape[1 if part == "out_proj" and weight.ndim == 2 else 0]
-    if kind not in ("weight", "A_log", "dt_bias") or found != wanted or (part == "out_proj" and weight.ndim != 2):
-        raise CheckpointError(f"{place} has the shape {list(weight.shape)}, which does not fit the file's metadata")
+    shapes: dict[str, tuple[int, ...]] = {
+        "in_proj_qkv.weight": (shared + values, hidden),
+        "conv1d.weight": (shared + values, config["linear_conv_kernel_dim"]),
+        "in_proj_z.weight": (values, hidden),
+        "in_proj_a.weight": (heads, hidden),
+        "in_proj_b.weight": (heads, hidden),
+        "out_proj.weight": (hidden, values),
+        "norm.weight": (config["linear_value_head_dim"],),
+        "A_log": (heads,),
+        "dt_bias": (heads,),
+    }
+    if weight.shape != shapes.get(part):
+        wanted = (
+            f"has the shape {list(weight.shape)}, not {list(shapes[part])}" if part in shapes else "is not supported"
+        )
+        raise CheckpointError(f"{place} {wanted}; copy or download the file again")
+    part = part.removesuffix(".weight")
     if part == "A_log":
         if not (weight < 0).all():
             raise CheckpointError(f"{place} must have negative numbers only")

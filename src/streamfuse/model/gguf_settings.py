@@ -180,21 +180,23 @@ def config_of(fields: Metadata) -> dict[str, Any]:
     def get(key: str, default: Any = None) -> Any:
         return _one(fields, f"{architecture}.{key}", default)
 
-    def need(key: str) -> Any:
-        return _one(fields, f"{architecture}.{key}", fields[f"{architecture}.{key}"])
+    def size(key: str, default: int | None = None) -> int:
+        name = f"{architecture}.{key}"
+        return Fields({name: _one(fields, name, default)}, str(fields.path)).size(name)
 
-    heads, hidden = need("attention.head_count"), need("embedding_length")
-    head_dim = get("attention.key_length", hidden // max(heads, 1))
+    heads, hidden = size("attention.head_count"), size("embedding_length")
+    head_dim = size("attention.key_length", max(hidden // heads, 1))
     _check_others(fields, architecture, head_dim)
-    drafting = f"{architecture}.nextn_predict_layers"  # layers after the model's own, which predict one more token
-    layers = need("block_count")
-    if fields.get(drafting):
-        layers -= Fields(fields.values, str(fields.path)).size(drafting)
+    layers = size("block_count")
+    if get("nextn_predict_layers"):  # layers after the model's own, which predict one more token
+        layers -= size("nextn_predict_layers")
+        if layers < 1:
+            raise CheckpointError(f"{fields.path}: {architecture}.nextn_predict_layers must be below block_count")
     return {
         "architectures": [hf_architecture(fields)],
         "model_type": HF_ARCHITECTURES[hf_architecture(fields)],
         "hidden_size": hidden,
-        "intermediate_size": need("feed_forward_length"),
+        "intermediate_size": size("feed_forward_length"),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": _kv_heads(fields, architecture, heads),

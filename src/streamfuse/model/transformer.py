@@ -90,7 +90,7 @@ class Attention(nn.Module):
             wide = self.query_key_norm == "width"
             self.q_norm = RMSNorm(self.num_heads * d if wide else d, config.rms_norm_eps)
             self.k_norm = RMSNorm(self.num_kv_heads * d if wide else d, config.rms_norm_eps)
-        gates = {"none": 0, "head": self.num_heads, "number": self.num_heads * d}[config.attention_gate]
+        gates = {"none": 0, "head": self.num_heads, "element": self.num_heads * d}[config.attention_gate]
         self.g_proj = nn.Linear(h, gates, bias=False) if gates else None
 
 
@@ -201,7 +201,7 @@ class Block(nn.Module):
         q, k, v = (project(getattr(a, name), name, y, adapter) for name in ("q_proj", "k_proj", "v_proj"))
         if isinstance(a, GatedDeltaNet):
             gates = torch.cat([a.a_proj(y), a.b_proj(y)], -1)
-            rows = a.spread(gates, torch.cat([q, k, v], -1)).unflatten(-1, (-1, a.head_dim))
+            rows = a.packed(gates, torch.cat([q, k, v], -1)).unflatten(-1, (-1, a.head_dim))
             return (rows[..., :0, :], *rows.chunk(2, -2))
         if isinstance(a, ShortConvolution):
             return (q.unflatten(-1, (-1, a.head_dim)), *(k * v).unflatten(-1, (-1, a.head_dim)).chunk(2, -2))

@@ -54,8 +54,8 @@ def generate_batch(
 
 class _Batch:
     """Sequences and their caches, keys [B, Hkv, D, C] and values [B, Hkv, C, D] per layer; what a convolution reads
-    [B, 1, C, channels] is among the values, and its keys are empty. A layer with linear attention has a convolution
-    and, in place of keys, its state [B, Hv, key_dim, value_dim].
+    [B, 1, C, channels] is among the values, and its keys are empty. A layer with linear attention keeps its
+    convolution's input among the values, and its state [B, Hv, key_dim, value_dim] in place of the keys.
 
     Columns of the caches are: the common prefix of all prompts, the padding of a sequence, the rest of its prompt, its
     text, and unused columns. `bias` [B, C] is 0 for a sequence's tokens, else -inf.
@@ -98,8 +98,9 @@ class _Batch:
         start = self.shared
         if start:
             self._layers(torch.tensor([prompts[0][:start]], device=self.device), slice(0, 1), 0)
-            for keys, values in zip(self.keys, self.values, strict=True):
-                keys[1:], values[1:, :, :start] = keys[:1], values[:1, :, :start]
+            for block, keys, values in zip(self.model.blocks, self.keys, self.values, strict=True):
+                columns = slice(None) if block.recurs else slice(start)  # a state has none
+                keys[1:, ..., columns], values[1:, :, :start] = keys[:1, ..., columns], values[:1, :, :start]
         last = []
         for some in _chunks([len(prompt) - start for prompt in prompts]):
             rests = [prompt[start:] for prompt in prompts[some]]
@@ -164,13 +165,13 @@ class _Batch:
             if block.convolves or block.recurs:
                 gates, read = q.flatten(-2), torch.cat([k, v], -2).flatten(-2)
                 if block.recurs:
-                    gates, read = block.linear_attn.gathered(read)
+                    gates, read = block.linear_attn.unpacked(read)
                 values[some, 0, start:stop] = read
                 taps = block.linear_attn.taps if block.recurs else block.conv.taps
                 mixed = self._convolved(taps, values[some, 0], positions, padding)
                 if block.recurs:
-                    absent = (columns >= self.shared) & (columns < self.shared + padding)
-                    mixed, keys[some] = block.linear_attn.recur(mixed, gates, keys[some], absent)
+                    is_padding = (columns >= self.shared) & (columns < self.shared + padding)
+                    mixed, keys[some] = block.linear_attn.recur(mixed, gates, keys[some], is_padding)
                 x = block.finish(x, mixed if block.recurs else gates * mixed)
                 continue
             keys[some, :, :, start:stop] = k.permute(0, 2, 3, 1)

@@ -275,11 +275,10 @@ class LinearOpening(nn.Module):
         """Replace the adapters: those of q, k and v as one of the whole product."""
         self.adapter = Adapter(None)
         if adapters is not None:
-            parts = [cast("LowRank", adapters[name]) for name in ("q_proj", "k_proj", "v_proj")]
-            down = torch.cat([part.down for part in parts]).detach()
-            whole = LowRank(down.shape[1], self.size, len(down))
-            whole.down.data = down
-            whole.up.data[self.gates :] = torch.block_diag(*(part.up * part.scale for part in parts)).detach()
+            joined = layers.FusedAdapter(adapters, "q_proj", "k_proj", "v_proj")
+            whole = LowRank(joined.down.in_features, self.size, joined.down.out_features)
+            whole.down.data = joined.down.weight.detach()
+            whole.up.data[self.gates :] = joined.up.weight.detach()
             self.adapter.take([whole], self.int8)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:

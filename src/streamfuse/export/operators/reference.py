@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from streamfuse.export.operators import states
 from streamfuse.export.operators.layout import GROUP, TILE
 from streamfuse.export.operators.packing import RoundedKeys, RoundedValues, float_adapters, unpack
-from streamfuse.model.delta_config import GATE_STRIDE
+from streamfuse.model.delta_rule import pack_rows, unpack_rows
 
 _LANES = 16
 AT_ONCE = 1 << 18  # products in float64, which stay in a processor's cache
@@ -143,10 +143,9 @@ def short_convolution(
 
 def delta_rows(projected: Tensor, value_heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
     """Gates and channels [R, 2 value_heads + channels] as the cached rows of `gated_delta_rule`: key and value
-    [R, kv_heads, head_dim], which are the halves of a row: gates `GATE_STRIDE` apart, channels, zeros."""
-    gates, channels = projected[:, : 2 * value_heads], projected[:, 2 * value_heads :]
-    rows = torch.cat([F.pad(gates.unsqueeze(2), (0, GATE_STRIDE - 1)).flatten(1), channels], 1)
-    rows = F.pad(rows, (0, 2 * kv_heads * head_dim - rows.shape[1])).view(len(rows), 2, kv_heads, head_dim)
+    [R, kv_heads, head_dim], which are the halves of a row (`pack_rows`)."""
+    rows = pack_rows(projected[:, : 2 * value_heads], projected[:, 2 * value_heads :], 2 * kv_heads * head_dim)
+    rows = rows.view(len(rows), 2, kv_heads, head_dim)
     return rows[:, 0].contiguous(), rows[:, 1].contiguous()
 
 
@@ -187,7 +186,7 @@ def gated_delta_rule(
 
     def advance(state: Tensor, first: int, last: int) -> Tensor:
         history, matrix = delta.split(state)
-        gates, read = delta.gathered(cached(first, last))
+        gates, read = delta.unpacked(cached(first, last))
         rows = torch.cat([history, read])
         sequences = [rows[i : i + count] for i in range(len(read))]
         for row in zip(*delta.inputs(sequences, gates), strict=True):
@@ -196,8 +195,8 @@ def gated_delta_rule(
 
     history, matrix = delta.split(states.update(layer_states, length, rewindable, advance))
     fresh = _read_back(RoundedKeys.of(key), RoundedValues.of(value), key.shape[2])
-    gates, read = delta.gathered(fresh)
-    seen = visible | torch.eye(len(visible), dtype=torch.bool)  # rows of padding do not see even themselves
+    gates, read = delta.unpacked(fresh)
+    seen = visible | torch.eye(len(visible), dtype=torch.bool)  # padding rows do not see even themselves
     sequences = [torch.cat([history, read[row]])[-count:] for row in seen]
     parents = [torch.nonzero(row[:i])[-1:].flatten().tolist() for i, row in enumerate(seen)]
     after, out = list[Tensor](), list[Tensor]()
@@ -228,10 +227,9 @@ class _DeltaRule:
         matrices = state[history:].view(len(self.rates), self.key_dim, self.value_dim)
         return state[:history].view(-1, self.taps.shape[1]), matrices
 
-    def gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def unpacked(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Gates [T, 2 Hv] and channels [T, channels] of rows [T, n]."""
-        wide = 2 * GATE_STRIDE * len(self.rates)
-        return rows[:, :wide:GATE_STRIDE], rows[:, wide : wide + self.taps.shape[1]]
+        return unpack_rows(rows, 2 * len(self.rates), self.taps.shape[1])
 
     def inputs(self, sequences: list[Tensor], gates: Tensor) -> tuple[Tensor, ...]:
         """The inputs of `step` for each row, from the channels of its last rows [L, channels]."""
