@@ -235,7 +235,7 @@ const Signature& Program::signature(const std::string& name) const {
 }
 
 std::string Program::describe() const {
-  std::vector<std::string> methods, constants, heads;
+  std::vector<std::string> methods, constants, heads, dims;
   int64_t cache_bytes = 0;
   for (size_t i = 0; i < 2 * shapes_.positions.size(); ++i) cache_bytes += shapes_.cache_bytes(i);
   cache_bytes += shapes_.num_states * shapes_.state_bytes();
@@ -246,10 +246,11 @@ std::string Program::describe() const {
                               flag("hidden", s.hidden.has_value())}) +
                       "}");
   for (const int64_t count : shapes_.kv_heads) heads.push_back(std::to_string(count));
+  for (const int64_t size : shapes_.head_dims) dims.push_back(std::to_string(size));
   for (const auto& [name, value] : constants_) constants.push_back(json_string(name) + ": " + value);
   return "{" +
          joined({"\"methods\": {" + joined(methods) + "}", entry("layers", shapes_.layers),
-                 "\"kv_heads\": [" + joined(heads) + "]", entry("head_dim", shapes_.head_dim),
+                 "\"kv_heads\": [" + joined(heads) + "]", "\"head_dims\": [" + joined(dims) + "]",
                  entry("capacity", shapes_.capacity), entry("vocab_size", shapes_.vocab_size),
                  entry("num_streams", shapes_.num_streams), entry("top_k", shapes_.top_k),
                  "\"constants\": {" + joined(constants) + "}", entry("threads", threads_),

@@ -102,6 +102,15 @@ int64_t positions_of(const std::string& method, size_t layer, const MethodMeta& 
   return found;
 }
 
+// From the value cache, int8 [kv heads, positions, bytes of a position]: 17 bytes per tile of 16 dimensions, and a scale
+// of 4 bytes.
+int64_t int8_head_dim(const std::string& method, size_t layer, const MethodMeta& meta) {
+  const std::string what = "value_cache_" + std::to_string(layer);
+  const TensorFacts values = facts_of(method, what, meta.input_tensor_meta(kPassInputs + 2 * layer + 1));
+  if (values.shape.size() != 3) bad_program(method, what + " must have three dimensions");
+  return (values.shape[2] - 4) / (kQ8TileBytes / kCacheBlock) * kTileRows;
+}
+
 void agree(const std::string& method, const char* what, int64_t& known, int64_t found) {
   if (found < 1) bad_program(method, std::string(what) + " is " + std::to_string(found));
   if (known != 0 && known != found)
@@ -138,7 +147,7 @@ void check_inputs(Signature& s, const std::vector<std::pair<const char*, TensorF
       require(s.name, what, s.inputs[i], ScalarType::Byte,
               {kv.kv_heads, kv.capacity, cache % 2 == 0 ? kv.key_bytes() : kv.value_bytes()});
     else
-      require(s.name, what, s.inputs[i], shapes.cache_dtype, {kv.capacity, kv.kv_heads, shapes.head_dim});
+      require(s.name, what, s.inputs[i], shapes.cache_dtype, {kv.capacity, kv.kv_heads, kv.head_dim});
   }
 }
 
@@ -167,8 +176,8 @@ void read_pass(Signature& s, Shapes& shapes) {
   if (outputs.next_is(ScalarType::Long, 3)) take_streams(s, outputs, shapes);
   for (int64_t i = 0; i < 2 * shapes.layers; ++i) {
     const std::string what = (i % 2 == 0 ? "new_key_" : "new_value_") + std::to_string(i / 2);
-    const size_t at = outputs.take(what.c_str(), shapes.row_dtype(),
-                                   {-1, shapes.kv(static_cast<size_t>(i)).kv_heads, shapes.head_dim});
+    const KvShape kv = shapes.kv(static_cast<size_t>(i));
+    const size_t at = outputs.take(what.c_str(), shapes.row_dtype(), {-1, kv.kv_heads, kv.head_dim});
     if (i == 0) s.new_rows = at;
     const int64_t n = outputs.length(at, 0);
     if (n != s.rows && n != s.keep) bad_program(s.name, what + " has " + std::to_string(n) + " rows");
@@ -210,11 +219,8 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
   agree(name, "the number of layers", shapes.layers, static_cast<int64_t>(inputs - kPassInputs) / 2);
   shapes.cache_dtype = keys.dtype;
   if (keys.dtype != ScalarType::Byte && keys.dtype != ScalarType::Half) shapes.cache_dtype = ScalarType::Float;
-  // int8: [kv heads, positions, bytes of a position]: 17 bytes per tile of 16 dimensions, and a scale of 4 bytes.
-  const int64_t tiles = (values.shape[2] - 4) / (kQ8TileBytes / kCacheBlock);
   const bool int8 = shapes.int8_cache();
   if (shapes.window == 0) agree(name, "the capacity", shapes.capacity, keys.shape[int8 ? 1 : 0]);
-  agree(name, "the head dimension", shapes.head_dim, int8 ? tiles * kTileRows : keys.shape[2]);
   if (int8 && shapes.capacity % kCacheBlock != 0)
     bad_program(name, "the capacity is " + std::to_string(shapes.capacity) + ", not a multiple of " +
                           std::to_string(kCacheBlock));
@@ -225,6 +231,7 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
   }
   shapes.positions.resize(static_cast<size_t>(shapes.layers), 0);
   shapes.kv_heads.resize(static_cast<size_t>(shapes.layers), 0);
+  shapes.head_dims.resize(static_cast<size_t>(shapes.layers), 0);
   for (size_t layer = 0; layer < shapes.positions.size(); ++layer) {
     int64_t found = shapes.capacity;
     if (shapes.window > 0) found = positions_of(name, layer, meta, shapes);
@@ -233,6 +240,8 @@ void read_cache_shapes(const std::string& name, const MethodMeta& meta, Shapes& 
     const TensorFacts cache = facts_of(name, what, meta.input_tensor_meta(kPassInputs + 2 * layer));
     if (cache.shape.size() != 3) bad_program(name, what + " must have three dimensions");
     agree(name, "the number of kv heads of a layer", shapes.kv_heads[layer], cache.shape[int8 ? 0 : 1]);
+    agree(name, "the head dimension of a layer", shapes.head_dims[layer],
+          int8 ? int8_head_dim(name, layer, meta) : cache.shape[2]);
   }
 }
 

@@ -21,10 +21,12 @@ constexpr const char* kStreams = "streams";  // the method of the deferred sched
 // In a program with the constants get_sliding_window and get_max_context_len, caches may be ring buffers: they have
 // fewer positions than the context, and position t is stored at t modulo their number.
 struct Shapes {
-  int64_t layers = 0, capacity = 0, head_dim = 0, vocab_size = 0, num_streams = 0, top_k = 0, hidden_size = 0;
+  int64_t layers = 0;  // with caches
+  int64_t capacity = 0, vocab_size = 0, num_streams = 0, top_k = 0, hidden_size = 0;
   int64_t window = 0;              // of the layers whose caches are rings; 0: there are none
   std::vector<int64_t> positions;  // in the caches of each layer, at most `capacity`
   std::vector<int64_t> kv_heads;   // in the caches of each layer; a convolution can have more than attention
+  std::vector<int64_t> head_dims;  // of the caches of each layer
   int64_t num_states = 0;  // layers with linear attention; each has states, float32 [2, state_size]: gated_delta_rule.h
   int64_t state_size = 0;  // numbers of a state, including its header
   // Float or Half: [positions, kv heads, head dim]; Byte: int8, in the layout of kv_cache.h.
@@ -38,10 +40,10 @@ struct Shapes {
   // Bytes of one position's new keys or values.
   int64_t row_bytes(size_t cache) const {
     const bool half = row_dtype() == executorch::aten::ScalarType::Half;
-    return kv_heads[cache / 2] * head_dim * static_cast<int64_t>(half ? sizeof(uint16_t) : sizeof(float));
+    return kv_heads[cache / 2] * head_dims[cache / 2] * static_cast<int64_t>(half ? sizeof(uint16_t) : sizeof(float));
   }
   // Even caches have keys, odd ones values.
-  KvShape kv(size_t cache) const { return {positions[cache / 2], kv_heads[cache / 2], head_dim}; }
+  KvShape kv(size_t cache) const { return {positions[cache / 2], kv_heads[cache / 2], head_dims[cache / 2]}; }
   // Bytes of one position in one cache.
   int64_t position_bytes(size_t cache) const {
     if (!int8_cache()) return row_bytes(cache);
@@ -78,7 +80,7 @@ struct Signature {
   bool is_streams() const { return name == kStreams; }
 };
 
-// Reads number of layers, capacity, head dimension and the positions and kv heads of each layer from a method that
+// Reads number of layers, capacity, and the positions, kv heads and head dimension of each layer from a method that
 // takes all caches. With rings, `window` and `capacity` are known already.
 void read_cache_shapes(const std::string& name, const executorch::runtime::MethodMeta& meta, Shapes& shapes);
 

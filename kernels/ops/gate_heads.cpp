@@ -43,4 +43,11 @@ void silu_gate(const GateHeads& args) {
   });
 }
 
+void gelu_gate(const GateHeads& args) {
+  share_gates(args.rows, [=](int64_t begin, int64_t end, int) {
+    const int64_t first = begin * args.heads, last = end * args.heads;
+    lane_kernels().products->scale_by_gelus(args.x + first, args.gates + first, last - first, args.out + first);
+  });
+}
+
 }  // namespace streamfuse

@@ -12,7 +12,18 @@
 namespace streamfuse {
 namespace {
 constexpr Best kNone = {-std::numeric_limits<float>::infinity(), std::numeric_limits<int64_t>::max()};
+
+// cap tanh(x / cap) = 2 cap / (1 + exp(-2 x / cap)) - cap of `count` values, in place.
+void cap_logits(float cap, int64_t count, float* x) {
+  float gates[kTileRows], doubled[kTileRows];
+  for (int64_t i = 0; i < count; ++i) {
+    gates[i] = x[i] * (2.0f / cap);
+    doubled[i] = 2.0f * cap;
+  }
+  lane_kernels().products->scale_by_sigmoids(doubled, gates, count, x);
+  for (int64_t i = 0; i < count; ++i) x[i] -= cap;
 }
+}  // namespace
 
 void head(const Head& args) {
   const int64_t rows = args.input.rows, vocabulary = args.vocab_size, stride = rows * kTileRows;
@@ -34,8 +45,10 @@ void head(const Head& args) {
       for (int64_t row = 0; row < rows; ++row) {
         const float* values = acc + row * kTileRows;
         kernels.keep_best(values, count, column, &best[row]);
-        if (args.logits != nullptr)
-          std::memcpy(args.logits + row * vocabulary + column, values, static_cast<size_t>(count) * sizeof(float));
+        if (args.logits == nullptr) continue;
+        float* const logits = args.logits + row * vocabulary + column;
+        std::memcpy(logits, values, static_cast<size_t>(count) * sizeof(float));
+        if (args.cap > 0.0f) cap_logits(args.cap, count, logits);
       }
     }
   };

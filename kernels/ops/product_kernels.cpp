@@ -50,8 +50,8 @@ void product(const Packed& weight, int64_t tile, const Rounded& x, int64_t row0,
 
 extern const ProductKernels kProducts;
 const ProductKernels kProducts = {
-    product,           norm,     round,      dots,      adapt,   rotate, gate, scale_by_sigmoid,
-    scale_by_sigmoids, convolve, delta_step, keep_best, half_at, read};
+    product,           norm,           round,    dots,       adapt,     rotate,  gate, scale_by_sigmoid,
+    scale_by_sigmoids, scale_by_gelus, convolve, delta_step, keep_best, half_at, read};
 
 }  // namespace STREAMFUSE_ISA
 }  // namespace streamfuse

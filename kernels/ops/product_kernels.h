@@ -52,6 +52,8 @@ struct ProductKernels {
   void (*scale_by_sigmoid)(const float* x, float gate, int64_t size, float* out);
   // out = x / (1 + exp(-gates)) of `size` values; may work in place.
   void (*scale_by_sigmoids)(const float* x, const float* gates, int64_t size, float* out);
+  // out = x GELU(gates) of `size` values, GELU in its approximation with tanh; may work in place.
+  void (*scale_by_gelus)(const float* x, const float* gates, int64_t size, float* out);
   // out = SiLU(taps[0] * rows[0] + ... + taps[count - 1] * rows[count - 1]) of each channel, added from left to right.
   void (*convolve)(const float* const* rows, const float* taps, int64_t count, int64_t channels, float* out);
   // One row of the gated delta rule, for the first `columns` columns of S.

@@ -1,4 +1,4 @@
-// qkv and biased_qkv: one product for query, key and value, then biases, norms per head and rotary embedding while the
+// qkv, biased_qkv and query: one product for query, key and value, or for the query alone (kv_heads is 0), then biases, norms per head and rotary embedding while the
 // head is in the cache. Norms over all heads of a row, and the rotation after them, follow when all heads are there.
 //
 // Contract (docs/contracts.md, section 7): x float32 [rows, inputs], cos and sin [rows, head_dim], query

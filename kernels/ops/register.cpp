@@ -15,7 +15,7 @@
 
 #include "add_normed.h"
 #include "arguments.h"
-#include "embedding_q8.h"
+#include "embedding.h"
 #include "gate_heads.h"
 #include "gated_delta_rule.h"
 #include "gated_mlp.h"
@@ -93,14 +93,16 @@ void run_short_convolution(const Arguments& a) {
   short_convolution(args);
 }
 
-void run_embedding_q8(const Arguments& a) {
+template <bool kQ8>
+void run_embedding(const Arguments& a) {
   const int64_t tiles = a.size(0, "weight", 3, 0), groups = a.size(0, "weight", 3, 1), rows = a.size(1, "ids", 1, 0);
-  const Packed weight = {a.read<uint8_t>(0, "weight", {tiles, groups, kQ8TileBytes}), tiles, groups, true};
+  const int64_t bytes = kQ8 ? kQ8TileBytes : kQ4TileBytes;
+  const Packed weight = {a.read<uint8_t>(0, "weight", {tiles, groups, bytes}), tiles, groups, kQ8};
   const int64_t* ids = a.read<int64_t>(1, "ids", {rows});
   for (int64_t row = 0; row < rows; ++row)
     if (ids[row] < 0 || ids[row] >= tiles * kTileRows) throw BadArgument{"an id is outside the embedding"};
   float* const out = a.write<float>(2, "out", {rows, groups * kGroupSize});
-  embedding_q8(weight, ids, RealRows::of(rows), out);
+  embedding(weight, ids, RealRows::of(rows), out);
   RealRows::clear_others(out, rows, groups * kGroupSize);
 }
 
@@ -146,6 +148,26 @@ void run_qkv(const Arguments& a) {
   qkv(args);
 }
 
+void run_query(const Arguments& a) {
+  Qkv args;
+  args.input = a.normed_input();
+  const int64_t rows = args.input.rows, inputs = args.input.inputs, dim = a.size(4, "cos", 2, 1);
+  if (dim < kTileRows || dim % kTileRows != 0) throw BadArgument{"the head dimension must be a multiple of 16"};
+  args.head_dim = dim;
+  args.heads = a.integer(6, "heads", 1);
+  args.kv_heads = 0;
+  args.weight = a.weight(3, "weight", args.heads * dim, inputs);
+  args.cos = a.read<float>(4, "cos", {rows, dim});
+  args.sin = a.read<float>(5, "sin", {rows, dim});
+  args.q_norm = a.optional(7, "q_norm", {dim});
+  args.k_norm = args.bias = nullptr;
+  args.input.adapter = a.adapter(8, 10, 1, args.heads * dim, inputs);
+  args.query = a.write<float>(11, "out", {rows, args.heads, dim});
+  args.key = args.value = nullptr;
+  args.input.rows = RealRows::of(rows);
+  qkv(args);
+}
+
 // gated_branch has an activation, and does not add x.
 template <bool kBranch>
 void run_gated_mlp(const Arguments& a) {
@@ -176,11 +198,11 @@ void run_add_normed(const Arguments& a) {
   RealRows::clear_others(args.out, input.rows, input.inputs);
 }
 
-template <bool kSilu>
+template <void (*kGate)(const GateHeads&)>
 void run_gate(const Arguments& a) {
   const int64_t rows = a.size(0, "x", 2, 0), size = a.size(0, "x", 2, 1), heads = a.size(1, "gates", 2, 1);
   if (heads < 1 || size % heads != 0) throw BadArgument{"the columns of x must be a multiple of those of gates"};
-  if (kSilu && size != heads) throw BadArgument{"gates must have the shape of x"};
+  if (kGate != gate_heads && size != heads) throw BadArgument{"gates must have the shape of x"};
   GateHeads args;
   args.x = a.read<float>(0, "x", {rows, size});
   args.gates = a.read<float>(1, "gates", {rows, heads});
@@ -188,7 +210,7 @@ void run_gate(const Arguments& a) {
   args.rows = RealRows::of(rows);
   args.heads = heads;
   args.head_dim = size / heads;
-  kSilu ? silu_gate(args) : gate_heads(args);
+  kGate(args);
   RealRows::clear_others(args.out, rows, size);
 }
 
@@ -243,14 +265,17 @@ void run_gated_delta_rule(const Arguments& a) {
   gated_delta_rule(args);
 }
 
+template <bool kCapped>
 void run_head(const Arguments& a) {
   Head args;
   args.input = a.normed_input();
   args.vocab_size = a.integer(4, "vocab_size", 1);
   args.weight = a.weight(3, "weight", args.vocab_size, args.input.inputs);
-  float* const logits = a.write<float>(6, "out_logits", {args.input.rows, args.vocab_size});
+  args.cap = kCapped ? a.number(6, "cap") : 0.0f;
+  if (kCapped && !(args.cap > 0.0f)) throw BadArgument{"cap must be above 0"};
+  float* const logits = a.write<float>(6 + kCapped, "out_logits", {args.input.rows, args.vocab_size});
   args.logits = a.read<bool>(5, "want_logits", {1})[0] ? logits : nullptr;
-  args.best = a.write<int64_t>(7, "out_best", {args.input.rows});
+  args.best = a.write<int64_t>(7 + kCapped, "out_best", {args.input.rows});
   args.input.rows = RealRows::of(args.input.rows);
   head(args);
 }
@@ -272,19 +297,23 @@ constexpr Operator kOperators[] = {
     {"streamfuse::tree_attention.out", 9, run_tree_attention<false>},
     {"streamfuse::window_attention.out", 10, run_tree_attention<true>},
     {"streamfuse::short_convolution.out", 9, run_short_convolution},
-    {"streamfuse::embedding_q8.out", 3, run_embedding_q8},
+    {"streamfuse::embedding_q8.out", 3, run_embedding<true>},
+    {"streamfuse::embedding_q4.out", 3, run_embedding<false>},
     {"streamfuse::linear.out", 10, run_linear<false>},
     {"streamfuse::biased_linear.out", 11, run_linear<true>},
     {"streamfuse::qkv.out", 16, run_qkv<false>},
     {"streamfuse::biased_qkv.out", 17, run_qkv<true>},
+    {"streamfuse::query.out", 12, run_query},
     {"streamfuse::gated_mlp.out", 12, run_gated_mlp<false>},
     {"streamfuse::gated_branch.out", 13, run_gated_mlp<true>},
     {"streamfuse::add_normed.out", 5, run_add_normed},
-    {"streamfuse::gate_heads.out", 3, run_gate<false>},
-    {"streamfuse::silu_gate.out", 3, run_gate<true>},
+    {"streamfuse::gate_heads.out", 3, run_gate<gate_heads>},
+    {"streamfuse::silu_gate.out", 3, run_gate<silu_gate>},
+    {"streamfuse::gelu_gate.out", 3, run_gate<gelu_gate>},
     {"streamfuse::delta_rows.out", 6, run_delta_rows},
     {"streamfuse::gated_delta_rule.out", 15, run_gated_delta_rule},
-    {"streamfuse::head.out", 8, run_head},
+    {"streamfuse::head.out", 8, run_head<false>},
+    {"streamfuse::capped_head.out", 9, run_head<true>},
     {"streamfuse::stream_top_k.out", 8, run_stream_top_k},
 };
 

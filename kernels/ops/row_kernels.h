@@ -319,6 +319,11 @@ SF_INLINE Lanes gelu(Lanes x) {
   return times_sigmoid(x, mul(x, fma(mul(x, x), splat(0.0713548162726f), splat(1.59576912161f))));
 }
 
+void scale_by_gelus(const float* x, const float* gates, int64_t size, float* out) {
+  for (int64_t i = 0; i < size; i += kLanes)
+    store_at_most(out + i, mul(gelu(load_at_most(gates + i, size - i)), load_at_most(x + i, size - i)), size - i);
+}
+
 template <Activation kActivation>
 void gate_by(const float* tiles, int64_t rows, const Rounded& to, int64_t group, float* gated, int64_t first,
              int64_t stride) {

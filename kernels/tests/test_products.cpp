@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ops/add_normed.h"
-#include "ops/embedding_q8.h"
+#include "ops/embedding.h"
 #include "ops/gate_heads.h"
 #include "ops/gated_mlp.h"
 #include "ops/head.h"
@@ -224,18 +224,20 @@ struct Model {
     for (int64_t& id : ids) id = any_of(0, vocabulary - 1);
   }
 
-  // Row by row: query, key, value, linear, MLP, its branch, sum with a norm, gated heads and numbers, logits, best,
-  // streams, embedding.
+  // Row by row: query, key, value, query alone, linear, MLP, its branch, sum with a norm, gated heads and numbers,
+  // logits, best, streams, both embeddings.
   std::vector<Floats> outputs(int64_t first, int64_t count, bool with_logits = true) const {
     const int64_t k = 5;
     Floats q(count * heads * dim), key(count * kv_heads * dim), value(key), y(count * hidden), mlp(y), branch(y),
-        sum(y), embedded(y);
+        sum(y), embedded(y), embedded_q4(y), alone(q);
     Floats logits(count * vocabulary), log_probs(count * k);
     std::vector<int64_t> best(count), top(count * k), columns(vocabulary);
     for (int64_t c = 0; c < vocabulary; ++c) columns[c] = 2 * c;
     qkv({input.part(first, count, true, qkv_adapter.low_rank), qkv_weight.packed, &cos[first * dim], &sin[first * dim],
          with_biases ? qkv_bias.data() : nullptr, with_norms ? q_norm.data() : nullptr,
          with_norms ? k_norm.data() : nullptr, heads, kv_heads, dim, q.data(), key.data(), value.data(), norms_rows});
+    qkv({input.part(first, count, true), qkv_weight.packed, &cos[first * dim], &sin[first * dim], nullptr,
+         with_norms ? q_norm.data() : nullptr, nullptr, heads, 0, dim, alone.data(), nullptr, nullptr});
     linear({input.part(first, count, false), o.packed, hidden, with_biases ? o_bias.data() : nullptr,
             &input.x[first * hidden], y.data()});
     LowRank second = down_adapter.low_rank;
@@ -248,14 +250,18 @@ struct Model {
     Floats gates(count * hidden / dim), gated(y);
     for (size_t i = 0; i < gates.size(); ++i) gates[i] = branch[i / (hidden / dim) * hidden + i % (hidden / dim)];
     gate_heads({y.data(), gates.data(), gated.data(), count, hidden / dim, dim});
-    Floats by_number(y), by_silu(y);
+    Floats by_number(y), by_silu(y), by_gelu(y);
     gate_heads({y.data(), branch.data(), by_number.data(), count, hidden, 1});
     silu_gate({y.data(), branch.data(), by_silu.data(), count, hidden, 1});
+    gelu_gate({y.data(), branch.data(), by_gelu.data(), count, hidden, 1});
     head({input.part(first, count, true), embedding.packed, vocabulary, with_logits ? logits.data() : nullptr,
-          best.data()});
+          best.data(), gelu ? 500.0f : 0.0f});
     stream_top_k({input.part(first, count, true), embedding.packed, columns.data(), vocabulary, k, top.data(),
                   log_probs.data()});
-    embedding_q8(embedding.packed, &ids[first], count, embedded.data());
+    streamfuse::embedding(embedding.packed, &ids[first], count, embedded.data());
+    std::vector<int64_t> low_ids(ids.begin() + first, ids.begin() + first + count);
+    for (int64_t& id : low_ids) id %= gate_up.outputs;
+    streamfuse::embedding(gate_up.packed, low_ids.data(), count, embedded_q4.data());
     std::vector<Floats> found(count);
     const auto take = [&](const auto& values) {
       const int64_t size = static_cast<int64_t>(values.size()) / count;
@@ -265,6 +271,7 @@ struct Model {
     take(q);
     take(key);
     take(value);
+    take(alone);
     take(y);
     take(mlp);
     take(branch);
@@ -272,10 +279,12 @@ struct Model {
     take(gated);
     take(by_number);
     take(by_silu);
+    take(by_gelu);
     take(best);
     take(top);
     take(log_probs);
     take(embedded);
+    take(embedded_q4);
     if (with_logits) take(logits);
     return found;
   }
@@ -303,7 +312,7 @@ void heads_agree_with_their_logits() {
   const Model model(any_of(1, 5));
   const std::vector<Floats> with = model.outputs(0, model.rows), without = model.outputs(0, model.rows, false);
   for (int64_t r = 0; r < model.rows; ++r) {
-    const int64_t at = without[r].size(), best = at - model.hidden - 5 - 5 - 1;
+    const int64_t at = without[r].size(), best = at - 2 * model.hidden - 5 - 5 - 1;
     const auto logits = with[r].begin() + at;
     expect(with[r][best] == std::max_element(logits, with[r].end()) - logits, "best is not the largest logit");
     expect(with[r][best + 1] == 2 * with[r][best], "the first stream candidate is not the largest logit");

@@ -236,6 +236,7 @@ def test_gates_scale_numbers_by_sigmoids_or_silu() -> None:
     x, gates = torch.randn(3, 40), torch.randn(3, 40) * 20
     torch.testing.assert_close(torch.ops.streamfuse.gate_heads(x, gates), x * torch.sigmoid(gates))
     torch.testing.assert_close(torch.ops.streamfuse.silu_gate(x, gates), x * F.silu(gates))
+    torch.testing.assert_close(torch.ops.streamfuse.gelu_gate(x, gates), x * F.gelu(gates, approximate="tanh"))
 
 
 @pytest.mark.parametrize("shape", [(1, 9, 64), (5, 4, 16), (40, 3, 12)])

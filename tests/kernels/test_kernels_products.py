@@ -55,7 +55,7 @@ class Layer(nn.Module):
     """Every operator once, with adapters in the rows from `first` on and norms per head; with biases or without.
 
     `norms_after`: norms over all heads and before residual additions, none before a product, a window, gated heads,
-    GELU, and adapters in int8.
+    GELU, adapters in int8, a four-bit embedding, a query alone, and capped logits.
     """
 
     def __init__(self, biased: bool, norms_after: bool) -> None:
@@ -66,6 +66,8 @@ class Layer(nn.Module):
             "embedding": packing.pack_q8_0(*q8_0(VOCAB, HIDDEN)),
             "qkv": packing.pack_q4_1(*q4_1(wide, HIDDEN)),
             "o": packing.pack_q4_1(*q4_1(HIDDEN, HEADS * DIM)),
+            "table": packing.pack_q4_1(*q4_1(VOCAB, HIDDEN)),
+            "query": packing.pack_q4_1(*q4_1(HEADS * DIM, HIDDEN)),
             "gates": packing.pack_q4_1(*q4_1(HEADS, HIDDEN)),
             "gate_up": packing.pack_q4_1(*q4_1(2 * INNER, HIDDEN)),
             "down": packing.pack_q4_1(*q4_1(HIDDEN, INNER)),
@@ -73,6 +75,7 @@ class Layer(nn.Module):
             "stream_ids": torch.randperm(VOCAB)[:STREAM_VOCAB],
         }
         shapes = {"qkv": (3, HIDDEN, wide), "o": (1, HEADS * DIM, HIDDEN), "gate_up": (2, HIDDEN, 2 * INNER)}
+        shapes["query"] = (1, HIDDEN, HEADS * DIM)
         for name, (parts, inputs, outputs) in (shapes | {"down": (1, INNER, HIDDEN)}).items():
             down, up = (torch.randn(parts * RANK, inputs) * 0.1).half(), torch.randn(outputs, RANK) * 0.1
             if norms_after:
@@ -82,6 +85,7 @@ class Layer(nn.Module):
         buffers |= {name: torch.rand(HIDDEN) + 0.5 for name in ("norm_1", "norm_2", "norm_3")}
         of_heads = (HEADS, KV_HEADS) if norms_after else (1, 1)
         buffers |= {f"{n}_norm": torch.rand(k * DIM) + 0.5 for n, k in zip("qk", of_heads, strict=True)}
+        buffers["query_norm"] = torch.rand(DIM) + 0.5
         buffers |= {"qkv_bias": torch.randn(wide) * 3, "o_bias": torch.randn(HIDDEN) * 3}
         angle = torch.arange(CAPACITY)[:, None] * torch.rand(DIM // 2)
         buffers |= {"cos": torch.cat([angle.cos()] * 2, 1), "sin": torch.cat([angle.sin()] * 2, 1)}
@@ -118,7 +122,13 @@ class Method(nn.Module):
         mlp = OPS.gated_branch if w.norms_after else OPS.gated_mlp
         y = mlp(x, before[1], EPS, w.gate_up, w.down, INNER, *adapters, *([True] if w.norms_after else []))
         x = OPS.add_normed(y, w.norm_2, EPS, x) if w.norms_after else y
-        logits, best = OPS.head(x, w.norm_3, EPS, w.embedding, VOCAB, want)
+        if w.norms_after:
+            adapter = w.query_a, w.query_b, first
+            q = OPS.query(x, w.norm_1, EPS, w.query, cos, sin, HEADS, w.query_norm, *adapter)
+            x = OPS.gelu_gate(q.flatten(1), x) + OPS.embedding_q4(w.table, ids)
+            logits, best = OPS.capped_head(x, w.norm_3, EPS, w.embedding, VOCAB, want, 3.5)
+        else:
+            logits, best = OPS.head(x, w.norm_3, EPS, w.embedding, VOCAB, want)
         kept = positions * 0 + torch.arange(self.rows)
         if self.rows == 1:
             return logits, best, k, v

@@ -18,23 +18,27 @@ const LONGEST_NAME: usize = 32; // of an adapter or a prefix
 const BOUNDS: Bounds = Bounds { values: 100_000, name: Some(255), strict: true };
 
 /// Custom operators of this version's engine; the same list as in manifest.py.
-const OPERATORS: [&str; 17] = [
+const OPERATORS: [&str; 21] = [
     "tree_attention",
     "window_attention",
     "short_convolution",
     "embedding_q8",
+    "embedding_q4",
     "linear",
     "biased_linear",
     "qkv",
     "biased_qkv",
+    "query",
     "gated_mlp",
     "gated_branch",
     "add_normed",
     "gate_heads",
     "silu_gate",
+    "gelu_gate",
     "delta_rows",
     "gated_delta_rule",
     "head",
+    "capped_head",
     "stream_top_k",
 ];
 

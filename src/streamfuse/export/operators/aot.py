@@ -23,6 +23,9 @@ _QKV = (
     f"Tensor? q_norm, Tensor? k_norm, {_ADAPTER}"
 )
 
+_QUERY = (
+    f"Tensor x, Tensor? norm, float eps, Tensor weight, Tensor cos, Tensor sin, int heads, Tensor? q_norm, {_ADAPTER}"
+)
 _CACHED = (
     "Tensor query, Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, Tensor visible"
 )
@@ -31,6 +34,7 @@ _MLP = (
     "float eps, Tensor gate_up, Tensor down_proj, int intermediate, Tensor? gate_up_down, Tensor? gate_up_up, "
     "Tensor? down_down, Tensor? down_up, int first_adapted_row"
 )
+_HEAD = "Tensor x, Tensor norm, float eps, Tensor weight, int vocab_size, Tensor want_logits"
 
 # Operator -> its arguments and the names of its results in the `.out` form.
 SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -38,15 +42,18 @@ SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "window_attention": (f"{_ATTENTION}, int window", ("out",)),
     "short_convolution": (f"{_CACHED}, Tensor taps", ("out",)),
     "embedding_q8": ("Tensor weight, Tensor ids", ("out",)),
+    "embedding_q4": ("Tensor weight, Tensor ids", ("out",)),
     "linear": (_LINEAR, ("out",)),
     "biased_linear": (f"{_LINEAR}, Tensor bias", ("out",)),
     "qkv": (_QKV, ("out_query", "out_key", "out_value")),
     "biased_qkv": (f"{_QKV}, Tensor bias", ("out_query", "out_key", "out_value")),
+    "query": (_QUERY, ("out",)),
     "gated_mlp": (f"Tensor x, Tensor norm, {_MLP}", ("out",)),
     "gated_branch": (f"Tensor x, Tensor? norm, {_MLP}, bool gelu", ("out",)),
     "add_normed": ("Tensor x, Tensor norm, float eps, Tensor residual", ("out",)),
     "gate_heads": ("Tensor x, Tensor gates", ("out",)),
     "silu_gate": ("Tensor x, Tensor gates", ("out",)),
+    "gelu_gate": ("Tensor x, Tensor gates", ("out",)),
     "delta_rows": ("Tensor projected, int value_heads, int kv_heads, int head_dim", ("out_key", "out_value")),
     "gated_delta_rule": (
         "Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor cache_length, Tensor visible, "
@@ -54,10 +61,8 @@ SCHEMAS: dict[str, tuple[str, tuple[str, ...]]] = {
         "int rewindable",
         ("out",),
     ),
-    "head": (
-        "Tensor x, Tensor norm, float eps, Tensor weight, int vocab_size, Tensor want_logits",
-        ("out_logits", "out_best"),
-    ),
+    "head": (_HEAD, ("out_logits", "out_best")),
+    "capped_head": (f"{_HEAD}, float cap", ("out_logits", "out_best")),
     "stream_top_k": (
         "Tensor x, Tensor norm, float eps, Tensor weight, Tensor ids, int k",
         ("out_ids", "out_log_probs"),

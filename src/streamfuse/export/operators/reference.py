@@ -274,10 +274,13 @@ def _read_back(keys: RoundedKeys, values: RoundedValues, dim: int) -> Tensor:
 
 
 def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:
-    """Rows `ids` int64 [R] of a packed Q8_0 matrix, dequantized: float32 [R, K]."""
+    """Rows `ids` int64 [R] of a packed matrix, dequantized: float32 [R, K]."""
     tiles = unpack(weight[ids // TILE])
     rows = torch.arange(ids.shape[0]) * TILE + ids % TILE
     return tiles.dequantized()[rows]
+
+
+embedding_q4 = embedding_q8
 
 
 def linear(
@@ -332,6 +335,25 @@ def qkv(
     q = q if q_norm is None else rms_norm(q.reshape(rows, -1, len(q_norm)), q_norm, eps).view(q.shape)
     k = k if k_norm is None else rms_norm(k.reshape(rows, -1, len(k_norm)), k_norm, eps).view(k.shape)
     return _rotated(q, cos, sin), _rotated(k, cos, sin), v.contiguous()
+
+
+def query(
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+    q_norm: Tensor | None,
+    down: Tensor | None,
+    up: Tensor | None,
+    first_adapted_row: int,
+) -> Tensor:
+    """The query of `qkv` alone, with norms of each head only: [R, Hq, D]. Adapters have down [r, h]."""
+    joined = _joined(x, norm, eps, weight, [heads * cos.shape[1]], down, up, first_adapted_row)
+    q = joined.view(x.shape[0], heads, -1)
+    return _rotated(q if q_norm is None else rms_norm(q, q_norm, eps), cos, sin)
 
 
 biased_linear, biased_qkv = linear, qkv  # separate operators, whose bias is required
@@ -397,6 +419,11 @@ def silu_gate(x: Tensor, gates: Tensor) -> Tensor:
     return silu(gates) * x
 
 
+def gelu_gate(x: Tensor, gates: Tensor) -> Tensor:
+    """x [R, n] multiplied by GELU (tanh) of gates [R, n]."""
+    return gelu_tanh(gates) * x
+
+
 def head(
     x: Tensor, norm: Tensor, eps: float, weight: Tensor, vocab_size: int, want_logits: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -405,6 +432,15 @@ def head(
     """
     logits = linear(x, norm, eps, weight, vocab_size, None, None, None, 0)
     return logits, torch.argmax(logits, dim=1)
+
+
+def capped_head(
+    x: Tensor, norm: Tensor, eps: float, weight: Tensor, vocab_size: int, want_logits: Tensor, cap: float
+) -> tuple[Tensor, Tensor]:
+    """`head`, with cap tanh(x / cap) in place of each logit x; the argmax is that of the logits before."""
+    logits, best = head(x, norm, eps, weight, vocab_size, want_logits)
+    limit = logits.new_tensor(cap)
+    return _times_sigmoid((2 * limit).expand_as(logits), logits * (2 / limit)) - limit, best
 
 
 def stream_top_k(x: Tensor, norm: Tensor, eps: float, weight: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:

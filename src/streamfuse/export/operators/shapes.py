@@ -70,11 +70,15 @@ def short_convolution(
     return query.new_empty(rows, heads * dim)
 
 
-def embedding_q8(weight: Tensor, ids: Tensor) -> Tensor:
-    check = _Checks("embedding_q8")
-    check(weight.dim() == 3 and weight.shape[2] == Q8_0_BYTES, f"weight must be uint8 [tiles, groups, {Q8_0_BYTES}]")
+def embedding_q8(weight: Tensor, ids: Tensor, tile_bytes: int = Q8_0_BYTES) -> Tensor:
+    check = _Checks("embedding_q8" if tile_bytes == Q8_0_BYTES else "embedding_q4")
+    check(weight.dim() == 3 and weight.shape[2] == tile_bytes, f"weight must be uint8 [tiles, groups, {tile_bytes}]")
     check(ids.dim() == 1 and ids.dtype == torch.int64, "ids must be int64 [rows]")
     return torch.empty(ids.shape[0], weight.shape[1] * GROUP, device=weight.device)
+
+
+def embedding_q4(weight: Tensor, ids: Tensor) -> Tensor:
+    return embedding_q8(weight, ids, Q4_1_BYTES)
 
 
 def linear(
@@ -122,6 +126,29 @@ def qkv(
         sizes = [(dim,), (count * dim,)]
         check(own is None or tuple(own.shape) in sizes, f"norms of q and k must be [{dim}] or [{count * dim}]")
     return x.new_empty(rows, heads, dim), x.new_empty(rows, kv_heads, dim), x.new_empty(rows, kv_heads, dim)
+
+
+def query(
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+    q_norm: Tensor | None,
+    down: Tensor | None,
+    up: Tensor | None,
+    first_adapted_row: int,
+) -> Tensor:
+    check = _Checks("query")
+    check(cos.dim() == 2 and cos.shape == sin.shape and cos.shape[0] == x.shape[0], "cos and sin must be [rows, D]")
+    rows, dim = cos.shape
+    check(dim % 2 == 0 and dim % TILE == 0, f"the head dimension must be a multiple of {TILE}, not {dim}")
+    check(heads >= 1, "there must be heads")
+    check.product(x, norm, weight, heads * dim, down, up, first_adapted_row)
+    check(q_norm is None or tuple(q_norm.shape) == (dim,), f"q_norm must be [{dim}]")
+    return x.new_empty(rows, heads, dim)
 
 
 biased_linear, biased_qkv = linear, qkv
@@ -184,11 +211,15 @@ def gate_heads(x: Tensor, gates: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def silu_gate(x: Tensor, gates: Tensor) -> Tensor:
-    check = _Checks("silu_gate")
+def silu_gate(x: Tensor, gates: Tensor, operator: str = "silu_gate") -> Tensor:
+    check = _Checks(operator)
     check(x.dim() == 2 and x.dtype == torch.float32, "x must be float32 [rows, size]")
     check(_is(gates, torch.float32, *x.shape), f"gates must be float32 {list(x.shape)}")
     return x.new_empty(x.shape)
+
+
+def gelu_gate(x: Tensor, gates: Tensor) -> Tensor:
+    return silu_gate(x, gates, "gelu_gate")
 
 
 def delta_rows(projected: Tensor, value_heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
@@ -248,6 +279,13 @@ def head(
     check.product(x, norm, weight, vocab_size)
     check(_is(want_logits, torch.bool, 1), "want_logits must be bool [1]")
     return x.new_empty(x.shape[0], vocab_size), x.new_empty(x.shape[0], dtype=torch.int64)
+
+
+def capped_head(
+    x: Tensor, norm: Tensor, eps: float, weight: Tensor, vocab_size: int, want_logits: Tensor, cap: float
+) -> tuple[Tensor, Tensor]:
+    _Checks("capped_head")(cap > 0, f"cap must be above 0, not {cap}")
+    return head(x, norm, eps, weight, vocab_size, want_logits)
 
 
 def stream_top_k(x: Tensor, norm: Tensor, eps: float, weight: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
