@@ -28,8 +28,10 @@ OUTSIDE = (COMMIT, LOOP)  # of a step, but not of its pass
 # Operators by their name in the graph; docs/contracts.md, section 7. What is not named is `other`.
 _PARTS = {
     "embedding_q8": EMBEDDING,
+    "embedding_q4": EMBEDDING,
     "qkv": ATTENTION,
     "biased_qkv": ATTENTION,
+    "query": ATTENTION,
     "tree_attention": ATTENTION,
     "window_attention": ATTENTION,
     "short_convolution": ATTENTION,
@@ -40,9 +42,11 @@ _PARTS = {
     "add_normed": OTHER,  # after attention, and after the MLP
     "gate_heads": ATTENTION,
     "silu_gate": ATTENTION,
+    "gelu_gate": OTHER,  # of per-layer embeddings
     "delta_rows": ATTENTION,
     "gated_delta_rule": ATTENTION,
     "head": HEAD,
+    "capped_head": HEAD,
     "stream_top_k": TOP_K,
 }
 WAIT = "wait"  # no operator: what the calling thread waited for others inside of operators
@@ -276,7 +280,7 @@ def _by_part(operators: Mapping[str, float], pass_ms: float) -> dict[str, float]
     parts = dict.fromkeys((EMBEDDING, ATTENTION, MLP, HEAD, TOP_K), 0.0)
     for name, ms in operators.items():
         part = _PARTS.get(name.removeprefix("streamfuse::").removesuffix(".out"))
-        if part is not None:
+        if part in parts:  # OTHER is the rest
             parts[part] += ms
     return {**parts, OTHER: max(0.0, pass_ms - sum(parts.values())), WAITS: operators.get(WAIT, 0.0)}
 
