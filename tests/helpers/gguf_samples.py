@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from streamfuse.model.config import ModelConfig
 from streamfuse.model.families import to_checkpoint
 from streamfuse.model.gguf_settings import ARCHITECTURES
+from streamfuse.model.tokenizer_file import merges_of
 from streamfuse.model.transformer import Transformer
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
@@ -65,7 +66,9 @@ class Source:
     def __init__(self, architecture: str = "llama", tied: bool = True, hf_name: str = "", **config: Any) -> None:
         self.architecture = architecture
         self.tokenizer = byte_level_tokenizer()
-        self.pieces = gemma_pieces() if architecture == "gemma3" else None  # SentencePiece instead of the tokenizer
+        self.pieces = (
+            gemma_pieces() if architecture in ("gemma3", "gemma4") else None
+        )  # SentencePiece instead of the tokenizer
         hf_name = hf_name or ARCHITECTURES[architecture]
         vocab_size = len(self.pieces[0]) if self.pieces else self.tokenizer.get_vocab_size()
         sizes = {"vocab_size": vocab_size, **SIZES, **config}
@@ -83,14 +86,14 @@ class Source:
         config = self.model.config
         for name, add, value in (
             ("embedding_length", writer.add_embedding_length, config.hidden_size),
-            ("feed_forward_length", writer.add_feed_forward_length, config.intermediate_size),
+            ("feed_forward_length", writer.add_feed_forward_length, mlp_sizes_of(config)),
             ("block_count", writer.add_block_count, config.num_layers),
             ("head_count", writer.add_head_count, config.num_heads),
             ("head_count_kv", writer.add_head_count_kv, kv_heads_of(config)),
             ("rms_eps", writer.add_layer_norm_rms_eps, self.rms_eps or config.rms_norm_eps),
             ("freq_base", writer.add_rope_freq_base, config.rotaries[0].theta),
             ("context_length", writer.add_context_length, config.max_position_embeddings),
-            ("tokenizer", writer.add_tokenizer_model, "llama" if self.pieces else "gpt2"),
+            ("tokenizer", writer.add_tokenizer_model, self._tokenizer_model()),
             ("pre", writer.add_tokenizer_pre, "default" if self.pieces else self.pre),
             ("bos", writer.add_bos_token_id, 2 if self.pieces else 0),
             ("eos", writer.add_eos_token_id, 1),
@@ -122,18 +125,33 @@ class Source:
         writer.close()
         return path
 
+    def _tokenizer_model(self) -> str:
+        if self.architecture == "gemma4":
+            return "gemma4"
+        return "llama" if self.pieces else "gpt2"
+
     def _write_tokens(self, writer: gguf.GGUFWriter) -> None:
         if self.pieces:
             tokens, scores, types = self.pieces
             writer.add_token_list(tokens)
             writer.add_token_scores(scores)
             writer.add_token_types(types)
+            if self.architecture == "gemma4":
+                scored = zip(tokens, scores, types, strict=True)
+                merges = merges_of({token: score for token, score, its in scored if its == NORMAL})
+                writer.add_token_merges([" ".join(merge) for merge in merges])
             return
         model = json.loads(self.tokenizer.to_str())["model"]
         tokens = sorted(model["vocab"], key=model["vocab"].get)
         writer.add_token_list(tokens)
         writer.add_token_types([CONTROL if token in SPECIAL else NORMAL for token in tokens])
         writer.add_token_merges([" ".join(merge) for merge in model["merges"]])
+
+
+def mlp_sizes_of(config: ModelConfig) -> int | list[int]:
+    """Of each layer if they differ."""
+    sizes = list(config.layer_mlp_sizes)
+    return sizes if len(set(sizes)) > 1 else sizes[0]
 
 
 def kv_heads_of(config: ModelConfig) -> int | list[int]:
@@ -211,6 +229,20 @@ def gguf_tensors(model: Transformer, architecture: str) -> dict[str, np.ndarray]
         state = {name.removeprefix("model."): value.squeeze(1) if value.ndim == 3 else value for name, value in stored}
     if architecture == "qwen35":
         return qwen35_tensors(model)
+    if architecture == "gemma4":
+        names |= {
+            "per_layer_gate": "inp_gate", "per_layer_proj": "proj", "per_layer_output_norm": "post_norm",
+            "layer_scalar": "layer_output_scale",
+        }  # fmt: skip
+        top |= {
+            "per_layer_embedding": "per_layer_token_embd", "per_layer_projection": "per_layer_model_proj",
+            "per_layer_norm": "per_layer_proj_norm",
+        }  # fmt: skip
+        scalars = [name for name in state if name.endswith("layer_scalar")]
+        state = {**state, **{f"{name}.weight": state[name] for name in scalars}}
+        state = {name: value for name, value in state.items() if name not in scalars}
+        half, rotated = (size // 2 for size in (model.config.rotary_dims[0], model.config.rotaries[0].size))
+        out["rope_freqs.weight"] = np.array([1.0] * rotated + [1e30] * (half - rotated), np.float32)
     for name, value in state.items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue

@@ -85,6 +85,106 @@ def test_the_layers_with_windows_are_those_of_the_file(
     assert load_base(converted(source, tmp_path)).config.layer_windows == windows
 
 
+GEMMA_4: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 8,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 32,
+    "final_logit_softcapping": 5.0,
+}
+
+
+def gemma4(**config: Any) -> Source:
+    """As llama.cpp's converter writes it."""
+    source = Source("gemma4", **{**GEMMA_4, **config})
+    own: dict[str, Any] = {
+        "attention.key_length": 32,
+        "attention.value_length": 32,
+        "attention.key_length_swa": 16,
+        "attention.value_length_swa": 16,
+        "attention.shared_kv_layers": source.model.config.num_layers - source.model.config.num_cached_layers,
+        "attention.sliding_window": 8,
+        "attention.sliding_window_pattern": [True, False, True, False],
+        "embedding_length_per_layer_input": source.model.config.per_layer_size,
+        "final_logit_softcapping": 5.0,
+        "rope.dimension_count": 32,
+        "rope.dimension_count_swa": 16,
+        "rope.freq_base_swa": 10000.0,
+    }
+    source.fields |= {f"gemma4.{key}": value for key, value in own.items()}
+    source.fields |= {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.unknown_token_id": 3}
+    return source
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}], ids=["e2b", "dense"]
+)
+def test_a_gemma4_gguf_gives_the_same_model(config: dict[str, Any], tmp_path: Path) -> None:
+    source = gemma4(**config)
+    found = load_base(converted(source, tmp_path))
+    stated = {field.name for field in dataclasses.fields(ModelConfig)} - {"bos_token_id", "eos_token_ids"}
+    for name in stated:
+        assert getattr(found.config, name) == getattr(source.model.config, name), name
+    expected = source.model.state_dict()
+    assert found.state_dict().keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.state_dict().items())
+
+
+def test_a_gemma4_gguf_may_have_what_the_model_does_not_use_and_lack_scalars(tmp_path: Path) -> None:
+    source = gemma4()
+    for name in ("attn_k", "attn_v", "attn_k_norm"):
+        source.tensors[f"blk.3.{name}.weight"] = gguf_tensors(source.model, "gemma4")[f"blk.1.{name}.weight"]
+    source.skip |= {f"blk.{layer}.layer_output_scale.weight" for layer in range(4)}
+    found = load_base(converted(source, tmp_path))
+    assert all(block.layer_scalar == 1 for block in found.blocks)
+
+
+def test_a_gemma4_gguf_merges_pieces_as_its_list_says(tmp_path: Path) -> None:
+    """The list is what Gemma 3's scores give, so texts are split alike."""
+    folders = []
+    for name, source in (("3", gemma()), ("4", gemma4())):
+        (tmp_path / name).mkdir()
+        folders.append(converted(source, tmp_path / name))
+    ours, theirs = (Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in reversed(folders))
+    for text in TEXTS:
+        assert ours.encode(text).ids == theirs.encode(text).ids, text
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"attention.key_length_swa": 8}, "value_length_swa' must be attention.key_length_swa, not 16"),
+        ({"attention.sliding_window_pattern": [True]}, "sliding_window_pattern must have a bool for each of 4 layers"),
+        ({"attention.shared_kv_layers": 3}, "feed_forward_length' must have the same number for all layers, or twice"),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, "gemma4.rope.scaling.type' is not supported"),
+        ({"expert_count": 8}, "expert_count"),
+        ({"final_logit_softcapping": "high"}, "final_logit_softcapping"),
+    ],
+)
+def test_a_gemma4_gguf_with_an_impossible_field_is_refused(fields: dict[str, Any], words: str, tmp_path: Path) -> None:
+    source = gemma4()
+    source.fields |= {f"gemma4.{key}": value for key, value in fields.items()}
+    with pytest.raises(CheckpointError, match=words):
+        load_base(converted(source, tmp_path))
+
+
+@pytest.mark.parametrize("factors", [[1.0] * 8, [1.0, 1e30] * 8, [1.0] * 8 + [2.0] * 8])
+def test_divisors_of_frequencies_that_gemma4_does_not_have_are_refused(factors: list[float], tmp_path: Path) -> None:
+    source = gemma4()
+    source.skip.add("rope_freqs.weight")
+    with pytest.raises(CheckpointError, match=r"tensor 'rope_freqs.weight' is missing"):
+        converted(source, tmp_path)
+    source.tensors["rope_freqs.weight"] = np.array(factors, np.float32)
+    with pytest.raises(
+        CheckpointError, match=r"rope_freqs.weight must have 16 numbers, 1 for the pairs that are rotated"
+    ):
+        converted(source, tmp_path)
+
+
 def test_rope_scaling_is_that_of_layers_without_a_window(tmp_path: Path) -> None:
     source = gemma(rope_scaling={"rope_type": "linear", "factor": 8.0})
     source.fields |= {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}

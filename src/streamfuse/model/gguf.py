@@ -17,6 +17,7 @@ import numpy.typing as npt
 from streamfuse.digest import sha256_of
 from streamfuse.durable import reason
 
+from . import gguf_gemma4
 from .families import FAMILIES
 from .fields import ADD_A_FAMILY, CheckpointError
 from .gguf_linear import LAYER_NAMES as LINEAR_NAMES
@@ -56,6 +57,7 @@ _AFTER = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "p
 # What some architectures have besides, or have for something else.
 _OWN_LAYER_NAMES = {
     "gemma3": {"ffn_norm": "pre_feedforward_layernorm", **_AFTER},
+    "gemma4": gguf_gemma4.LAYER_NAMES,
     "olmo2": _AFTER,
     "exaone4": _AFTER,
     "hunyuan-dense": {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
@@ -76,7 +78,11 @@ _OWN_LAYER_NAMES = {
     "qwen35": LINEAR_NAMES,
 }
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_OWN_TOP_NAMES = {"lfm2": {"token_embd_norm": "model.embedding_norm"}}  # after the last layer, despite its name
+_OWN_TOP_NAMES = {
+    "lfm2": {"token_embd_norm": "model.embedding_norm"},  # after the last layer, despite its name
+    "gemma4": gguf_gemma4.TOP_NAMES,
+}
+_OWN_WHOLE_NAMES = {"gemma4": gguf_gemma4.WHOLE_NAMES, "qwen35": WHOLE_NAMES}
 _CONVOLUTION = "shortconv.conv.weight"  # [h, L], in a checkpoint [h, 1, L]
 PERMUTED = (
     "llama",
@@ -200,6 +206,10 @@ def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict
     norm_offset = FAMILIES[hf_architecture(fields)].norm_offset
     tensors = {}
     for tensor in found:
+        if tensor.name == ROPE_FACTORS and architecture == "gemma4":
+            share = gguf_gemma4.rotated_share(np.array(tensor.data, np.float64), config["global_head_dim"], path)
+            config["rope_parameters"]["full_attention"]["partial_rotary_factor"] = share
+            continue
         if tensor.name == ROPE_FACTORS:
             config["rope_scaling"] = _scaling_of(np.array(tensor.data, np.float64), config, path)
             continue
@@ -233,6 +243,11 @@ def _weights(found: list[Any], fields: Metadata, config: dict[str, Any]) -> dict
         tensors[name] = np.ascontiguousarray(weight)
     if fields.get(f"{architecture}.rope.scaling.type") == "longrope" and config["rope_scaling"] is None:
         raise CheckpointError(f"{path}: tensor {_SHORT_FACTORS!r} is missing, the factors of LongRoPE")
+    if architecture == "gemma4":
+        if "partial_rotary_factor" not in config["rope_parameters"]["full_attention"]:
+            raise CheckpointError(f"{path}: tensor {ROPE_FACTORS!r} is missing")
+        for layer in range(config["num_hidden_layers"]):
+            tensors.setdefault(f"model.layers.{layer}.layer_scalar", np.ones(1, np.float32))
     if "model.embed_tokens.weight" not in tensors:
         raise CheckpointError(f"{path}: tensor 'token_embd.weight' is missing")
     return tensors
@@ -281,8 +296,9 @@ def tensor_name(name: str, architecture: str, path: Path) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
     parts, names = name.split("."), _LAYER_NAMES | _OWN_LAYER_NAMES.get(architecture, {})
     part, kind = _part(name)
-    if architecture == "qwen35" and (whole := ".".join(parts[2:])) in WHOLE_NAMES:
-        return f"model.layers.{parts[1]}.{WHOLE_NAMES[whole]}"
+    whole = _OWN_WHOLE_NAMES.get(architecture, {}).get(".".join(parts[2:]))
+    if whole is not None and _layer_of(name) >= 0:
+        return f"model.layers.{parts[1]}.{whole}"
     if part in names:
         return f"model.layers.{parts[1]}.{names[part]}.{kind}"
     top = _TOP_NAMES | _OWN_TOP_NAMES.get(architecture, {})

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import gguf_linear
+from . import gguf_gemma4, gguf_linear
 from .families import ARCHITECTURES as HF_ARCHITECTURES
 from .fields import ADD_A_FAMILY, CheckpointError, CheckpointWarning, Fields
 
@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "hunyuan-dense": "HunYuanDenseV1ForCausalLM",
     "ernie4_5": "Ernie4_5ForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
+    "gemma4": "Gemma4ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",  # with a window: OLMo 3
     "exaone4": "Exaone4ForCausalLM",
     "phi3": "Phi3ForCausalLM",
@@ -58,6 +59,7 @@ _OWN_READ = {
     "granite": set(_GRANITE_SCALES),
     "minicpm": {"embedding_scale", "residual_scale", "logit_scale", "rope.scaling.attn_factor"},
     "gemma3": {*_WINDOWS, "rope.freq_base_swa"},
+    "gemma4": gguf_gemma4.READ,
     "olmo2": {*_WINDOWS, "rope.freq_base_swa"},
     "exaone4": {*_WINDOWS, "rope.freq_base_swa"},
     "mistral3": {"attention.temperature_scale", "rope.scaling.yarn_log_multiplier"},
@@ -75,7 +77,7 @@ _OWN_SAYS = {"granite": {"rope.scaling.finetuned"}}  # fields that have an effec
 NORMAL, CONTROL = 1, 3  # types of tokens
 _LARGEST_FLOAT32 = 3.4e38
 # Words that end a turn, for files without the field that names the token.
-_TURN_ENDS = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|end|>")
+_TURN_ENDS = ("<end_of_turn>", "<turn|>", "<|im_end|>", "<|eot_id|>", "<|end|>")
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 # Fields below the architecture's name that are read, or that have no effect in these families.
 _READ = {
@@ -196,7 +198,7 @@ def config_of(fields: Metadata) -> dict[str, Any]:
         "architectures": [hf_architecture(fields)],
         "model_type": HF_ARCHITECTURES[hf_architecture(fields)],
         "hidden_size": hidden,
-        "intermediate_size": size("feed_forward_length"),
+        "intermediate_size": _mlp_size(fields, architecture),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": _kv_heads(fields, architecture, heads),
@@ -232,6 +234,10 @@ def _own_settings(
             "sliding_window": window,
             "layer_types": _layer_types(pattern, window, layers),
         }
+    if architecture == "gemma4":
+        if _rope_scaling(fields, architecture) is not None:
+            raise CheckpointError(f"{fields.path}: field 'gemma4.rope.scaling.type' is not supported")
+        return gguf_gemma4.settings_of(fields.values, str(fields.path), layers, head_dim)
     if architecture == "exaone4" or hf_architecture(fields) == "Olmo3ForCausalLM":
         exaone = architecture == "exaone4"
         usual_window = _EXAONE_32B_WINDOW if exaone and layers == _EXAONE_32B_LAYERS else None
@@ -288,6 +294,14 @@ def _own_settings(
         return {}
     none = {"attention.scale": head_dim**-0.5}  # a scale that is missing or 0 has no effect
     return {field: decimal(get(key) or none.get(key, 1.0)) for key, field in _GRANITE_SCALES.items()}
+
+
+def _mlp_size(fields: Metadata, architecture: str) -> int:
+    """The size of the MLPs; of Gemma 4, that of the first layer (gguf_gemma4.py)."""
+    name = f"{architecture}.feed_forward_length"
+    value = fields.get(name)
+    first = value[0] if architecture == "gemma4" and isinstance(value, list) and value else value
+    return Fields({name: _one(Metadata({name: first}, fields.path), name, None)}, str(fields.path)).size(name)
 
 
 def _kv_heads(fields: Metadata, architecture: str, heads: int) -> int:

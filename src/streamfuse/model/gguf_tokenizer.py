@@ -63,10 +63,11 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
         CheckpointError: a field is missing, or the tokenizer is of another kind.
     """
     kind = fields.get("tokenizer.ggml.model")
-    if kind not in ("gpt2", "llama"):
+    if kind not in ("gpt2", "llama", "gemma4"):
         raise CheckpointError(
-            f"{fields.path}: tokenizer.ggml.model {kind!r} is not supported (gpt2, byte-level BPE, and llama, "
-            "SentencePiece BPE, are); use the model's safetensors folder, whose tokenizer.json is taken as it is"
+            f"{fields.path}: tokenizer.ggml.model {kind!r} is not supported (gpt2, byte-level BPE, and llama and "
+            "gemma4, SentencePiece BPE, are); use the model's safetensors folder, whose tokenizer.json is taken as it "
+            "is"
         )
     tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     strips = kind == "llama" and fields["general.architecture"] == "phi3"
@@ -76,9 +77,9 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
         if its in (CONTROL, _USER_DEFINED)
     ]
     pre = fields.get("tokenizer.ggml.pre", "default")
-    begins = _around(fields, "bos", kind == "llama" or pre in _ADD_BOS)
+    begins = _around(fields, "bos", kind != "gpt2" or pre in _ADD_BOS)
     post_processor = around(begins, _around(fields, "eos", False))
-    if kind == "llama":
+    if kind != "gpt2":
         return _sentencepiece(fields, tokens, types, added, post_processor)
     return byte_level_bpe(
         tokens,
@@ -94,19 +95,27 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
 def _sentencepiece(
     fields: Metadata, tokens: list[str], types: list[int], added: list[dict[str, Any]], post_processor: Any
 ) -> dict[str, Any]:
-    """Pieces are merged by score; a GGUF has no list of merges."""
-    scores = fields["tokenizer.ggml.scores"]
-    pieces = {
-        token: score
-        for token, its, score in zip(tokens, types, scores, strict=True)
-        if its in (NORMAL, _UNUSED)  # others are never the result of merges
-    }
+    """A GGUF of Gemma 4 has a list of merges. In others, pieces are merged by score."""
+    if fields["general.architecture"] == "gemma4":
+        # A space separates the two pieces; the first piece may be a space.
+        merges = [
+            (merge[:at], merge[at + 1 :]) for merge in fields["tokenizer.ggml.merges"] if (at := merge.find(" ", 1)) > 0
+        ]
+    else:
+        scores = fields["tokenizer.ggml.scores"]
+        merges = merges_of(
+            {
+                token: score
+                for token, its, score in zip(tokens, types, scores, strict=True)
+                if its in (NORMAL, _UNUSED)  # others are never the result of merges
+            }
+        )
     unknown = fields.token("unknown")
     if unknown is None and _UNKNOWN in types:
         unknown = types.index(_UNKNOWN)
     return sentencepiece_bpe(
         tokens,
-        merges_of(pieces),
+        merges,
         byte_fallback=types.count(_BYTE) == 256,
         unknown=None if unknown is None else tokens[unknown],
         space_prefix=fields.get("tokenizer.ggml.add_space_prefix", True),
