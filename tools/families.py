@@ -40,6 +40,14 @@ _WINDOW = {"sliding_window": 256}
 _GRANITE = {
     "embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8.0,
 }  # fmt: skip
+_GEMMA_4 = {
+    **_WINDOW,
+    "head_dim": 64,
+    "global_head_dim": 128,
+    "num_kv_shared_layers": 18,
+    "hidden_size_per_layer_input": 64,
+    "final_logit_softcapping": 30.0,
+}
 _LFM2 = {"layer_types": ["conv", "conv", "full_attention"] * 10, "block_auto_adjust_ff_dim": False}
 _LFM3 = {"layer_types": ["conv", "sliding_attention", "full_attention"] * 10, **_WINDOW}
 _LINEAR = {
@@ -59,6 +67,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2ForCausalLM", {}),
     "qwen3": ("Qwen3ForCausalLM", {}),
     "gemma3_text": ("Gemma3ForCausalLM", {**_WINDOW, "query_pre_attn_scalar": 64, "rope_local_base_freq": 10000.0}),
+    "gemma4_text": ("Gemma4ForCausalLM", _GEMMA_4),
     "smollm3": ("SmolLM3ForCausalLM", {"no_rope_layer_interval": 4}),
     "olmo2": ("Olmo2ForCausalLM", {}),
     "granite": ("GraniteForCausalLM", _GRANITE),

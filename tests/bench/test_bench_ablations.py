@@ -162,7 +162,7 @@ def test_a_pruned_replay_counts_what_the_loop_accepts_with_the_graphs_pruner() -
     examples = []
     for prompt in ([3, 1, 4, 1, 5], [9, 2, 6]):
         rounds: list[Round] = []
-        backend = ReferenceBackend(methods, spec, 4, 2, kv_heads=2, head_dim=8)
+        backend = ReferenceBackend(methods, spec, [(2, 8)] * 4, num_lower=2)
         config = GenerationConfig(new_tokens + 16, width=width)
         loop = Loop(backend, list(prompt), config, StreamDrafter(draft_tables(model)), observe=rounds.append)
         list(loop.run())

@@ -685,7 +685,7 @@ def test_streams_in_every_layer_have_methods_too(tmp_path: Path) -> None:
     config = config_for((tmp_path, tmp_path), tmp_path)
     weights = Weights(model, config.shapes).eval()
     spec = facts.model_spec(model, config)
-    backend = ReferenceBackend(build_methods(weights), spec, 3, 3, kv_heads=2, head_dim=16)
+    backend = ReferenceBackend(build_methods(weights), spec, [(2, 16)] * 3, num_lower=0)
     plain = decode_rows(backend, TEXT[:12])
     np.testing.assert_allclose(verify_rows(backend, "verify_12", TEXT[:12])[:12], plain, atol=1e-4)
 
@@ -704,7 +704,7 @@ def test_the_self_test_fits_every_capacity_and_text(capacity: int, count: int, t
     config = config_for((tmp_path, tmp_path), tmp_path, max_context_len=capacity)
     spec = facts.model_spec(model, config)
     script = Script.of(spec, [5 + i % 90 for i in range(count)])
-    backend = ReferenceBackend(build_methods(Weights(model, config.shapes).eval()), spec, 3, 2, 2, 16)
+    backend = ReferenceBackend(build_methods(Weights(model, config.shapes).eval()), spec, [(2, 16)] * 3, num_lower=1)
     results = script.run(backend)
     assert [result.method for result in results] == [WALK, "decode", "verify_4", "verify_12"]
     assert all(result.logits for result in results)

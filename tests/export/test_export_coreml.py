@@ -176,7 +176,7 @@ def test_the_report_counts_operations_and_names_rules(made: Made) -> None:
 
 
 def test_gate_and_up_are_two_products_where_one_would_be_too_wide(made: Made) -> None:
-    both, package = 2 * made.model.base.config.intermediate_size, Package(made.bundle.graph)
+    both, package = 2 * made.model.base.config.layer_mlp_sizes[0], Package(made.bundle.graph)
     assert both > CHUNK
     for method in package.functions:
         results = [kind for operation in package.function(method).operations for _, kind in operation.outputs]
@@ -185,7 +185,7 @@ def test_gate_and_up_are_two_products_where_one_would_be_too_wide(made: Made) ->
 
 def test_gate_up_and_down_are_in_pieces_where_each_would_be_too_wide(tmp_path: Path) -> None:
     made = Made(WIDE, tmp_path)  # whose export compares it with PyTorch
-    size, package = made.model.base.config.intermediate_size, Package(made.bundle.graph)
+    size, package = made.model.base.config.layer_mlp_sizes[0], Package(made.bundle.graph)
     assert size > 2 * CHUNK
     for method in package.functions:
         operations = package.function(method).operations

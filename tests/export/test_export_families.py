@@ -111,6 +111,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention", "sliding_attention"],
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},
     },
+    # Streams in a layer with keys and values of its own and in two without, one of which reads that layer's.
+    "Gemma4ForCausalLM": {
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "sliding_window": 7,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
+        "hidden_size_per_layer_input": 32,
+        "final_logit_softcapping": 4.0,
+    },
 }
 FORMS: dict[str, dict[str, Any]] = {
     "kernels": {"target": "executorch", "backend": "kernels"},
@@ -126,7 +138,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 HERE = ("kernels", "xnnpack", "core ml", "core ml, layout ane", "onnx", "openvino")  # the other engines are on devices
 EXACT = ("kernels",)  # rows of all methods have the same bits
-KERNELS_ONLY = ("Qwen3_5ForCausalLM",)
+KERNELS_ONLY = ("Qwen3_5ForCausalLM", "Gemma4ForCausalLM")
 # Its streams of 64 features, trained for a few steps, lose more to four bits than the floor int4 allows (4.9 dB of 5);
 # the rows of a text, which tell a model from noise too, are held to more by the test.
 BELOW_INT4 = ("Qwen3ForCausalLM", "xnnpack")
@@ -158,6 +170,7 @@ OPERATORS = (
     "Exaone4ForCausalLM",
     "HunYuanDenseV1ForCausalLM",
     "Qwen3_5ForCausalLM",
+    "Gemma4ForCausalLM",
 )
 # Their graphs use nothing that those of families which are exported by default do not cover (OLMo 3: with Gemma 3's).
 AS_ANOTHER = {
@@ -228,7 +241,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             out_dir=folder / "run",
             adapter=folder / "run" / "adapter.safetensors",
             streams=StreamConfig(
-                num_streams=3, num_msa_layers=1, adapter_rank=2, pruner_rank=2, parent_rank=4, stream_vocab_size=64
+                num_streams=3,
+                num_msa_layers=3 if family == "Gemma4ForCausalLM" else 1,
+                adapter_rank=2,
+                pruner_rank=2,
+                parent_rank=4,
+                stream_vocab_size=64,
             ),
             max_steps=16,
             batch_size=10,  # all of them, so that the losses of all steps compare
@@ -290,7 +308,7 @@ def test_a_family_is_exported_and_run(
     options = converted(ExportConfig, {**one_width, **floors, "schedule": "deferred", **FORMS[form]})
     plan = config_for(trained(family).checkpoint, tmp_path / "bundle", **options)
     if family in KERNELS_ONLY and form != "kernels":
-        with pytest.raises(OptionError, match="does not support Qwen3_5ForCausalLM; use --target executorch"):
+        with pytest.raises(OptionError, match=f"does not support {family}; use --target executorch"):
             preview(plan)
         return
     planned = preview(plan)

@@ -39,7 +39,7 @@ def model() -> StreamFused:
 def backend(model: StreamFused, kernels: bool = True, **changes: Any) -> ReferenceBackend:
     config = config_for((Path(), Path()), Path("bundle"), **changes)
     weights = Weights(model, config.shapes, native.Form(config.grids) if kernels and config.grids else None).eval()
-    return ReferenceBackend(build_methods(weights), facts.model_spec(model, config), 3, 2, kv_heads=2, head_dim=16)
+    return ReferenceBackend(build_methods(weights), facts.model_spec(model, config), [(2, 16)] * 3, num_lower=1)
 
 
 def passed(engine: ReferenceBackend, method: str = "verify_12") -> PassOutput:
@@ -230,8 +230,8 @@ def test_every_kind_of_stream_has_graphs(changes: dict[str, Any]) -> None:
     for form in (native.Form(config.grids), None):
         weights = Weights(other, config.shapes, form).eval()
         spec = facts.model_spec(other, config)
-        layers = other.streams_config.num_msa_layers
-        outputs.append(passed(ReferenceBackend(build_methods(weights), spec, 3, layers, kv_heads=2, head_dim=16)))
+        lower = other.num_lower_layers
+        outputs.append(passed(ReferenceBackend(build_methods(weights), spec, [(2, 16)] * 3, lower)))
     packed, exact = outputs
     shared = [row for row in packed.kept.tolist() if row in exact.kept.tolist()]
     assert shared[0] == 0

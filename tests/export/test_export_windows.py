@@ -66,6 +66,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "linear_key_head_dim": 16,
         "linear_value_head_dim": 24,
     },
+    "Gemma4ForCausalLM": {
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "sliding_window": 40,
+        "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 32,
+        "final_logit_softcapping": 4.0,
+    },
     "Lfm3ForCausalLM": {
         "num_hidden_layers": 3,
         "layer_types": ["conv", "sliding_attention", "full_attention"],
@@ -78,6 +88,7 @@ POSITIONS = {
     "MistralForCausalLM": [320, 320],
     "Lfm2ForCausalLM": [288, 640, 288],
     "Qwen3_5ForCausalLM": [384, 384, 640],
+    "Gemma4ForCausalLM": [320, 640],
     "Lfm3ForCausalLM": [320, 320, 640],  # the convolution has as many as the longest window needs
 }
 WITH_TASK = "Gemma3ForCausalLM"  # whose bundle has a task adapter, with the same caches: once is enough
@@ -91,7 +102,8 @@ class Made:
     def __init__(self, family: str, folder: Path) -> None:
         changes = {**FAMILIES[family], "architectures": [family], "max_position_embeddings": CONTEXT}
         torch.manual_seed(6)
-        streams = {"num_msa_layers": 2 if family == "Qwen3_5ForCausalLM" else 1}  # one of two with a state
+        # One of two with a state, or one of three with keys and values of its own.
+        streams = {"num_msa_layers": {"Qwen3_5ForCausalLM": 2, "Gemma4ForCausalLM": 3}.get(family, 1)}
         model = tiny_model(streams, **changes)
         checkpoint = write_checkpoint(folder / "checkpoint", model, **changes)
         self.family = family

@@ -46,7 +46,8 @@ def tiny_model(streams: dict[str, Any] | None = None, **changes: Any) -> StreamF
     with torch.no_grad():
         for name, parameter in base.named_parameters():
             if parameter.ndim == 1:
-                parameter.copy_(1 + 0.1 * torch.randn_like(parameter) if "norm" in name else parameter * 0.1)
+                near_one = "norm" in name or name.endswith("layer_scalar")
+                parameter.copy_(1 + 0.1 * torch.randn_like(parameter) if near_one else parameter * 0.1)
             else:
                 parameter.copy_(torch.randn_like(parameter) * (0.4 if "embed" in name else parameter.shape[1] ** -0.5))
         for module in base.modules():

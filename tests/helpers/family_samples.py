@@ -34,10 +34,13 @@ def hf_model(family: str, changes: dict[str, Any]) -> Any:
     """Weights that are all random: norms and biases too, which start at one and zero."""
     import transformers
 
-    kind = {"Gemma3": "Gemma3Text", "Qwen3_5": "Qwen3_5Text"}.get(family, family)
+    kind = {"Gemma3": "Gemma3Text", "Gemma4": "Gemma4Text", "Qwen3_5": "Qwen3_5Text"}.get(family, family)
     config = getattr(transformers, f"{kind}Config")(**{**SIZES, **changes})
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
+        for name, scalar in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                scalar.add_(torch.randn_like(scalar) * 0.2)
     return model

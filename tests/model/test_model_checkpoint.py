@@ -284,9 +284,9 @@ def test_a_wrong_setting_of_convolutions_is_named(changes: dict[str, Any], words
 
 def test_the_first_checkpoints_of_lfm2_say_the_mlp_in_other_fields() -> None:
     config = tiny.config(architectures=["Lfm2ForCausalLM"], block_ff_dim=6656, block_multiple_of=256)
-    assert ModelConfig.from_hf(config).intermediate_size == 4608  # of LFM2-350M
-    assert ModelConfig.from_hf({**config, "block_ff_dim": None}).intermediate_size == 256
-    assert ModelConfig.from_hf({**config, "block_auto_adjust_ff_dim": False}).intermediate_size == 6656
+    assert ModelConfig.from_hf(config).layer_mlp_sizes[0] == 4608  # of LFM2-350M
+    assert ModelConfig.from_hf({**config, "block_ff_dim": None}).layer_mlp_sizes[0] == 256
+    assert ModelConfig.from_hf({**config, "block_auto_adjust_ff_dim": False}).layer_mlp_sizes[0] == 6656
 
 
 def test_what_a_file_leaves_out_has_the_familys_own_default() -> None:

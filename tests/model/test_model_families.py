@@ -57,6 +57,17 @@ GEMMA_3 = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     },
 }
+GEMMA_4 = {
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "sliding_window": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": 48,
+    "final_logit_softcapping": 4.0,
+}
 QWEN3_5 = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text"}
 LINEAR_ATTENTION = {
     "linear_num_key_heads": 2,
@@ -132,6 +143,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3, a part of each head rotated": ("Phi3", {"head_dim": 8, "partial_rotary_factor": 0.75}),
     "phi3 with longrope": ("Phi3", {**LONGROPE, "hidden_size": 64}),
     "gemma3": ("Gemma3", {"head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 2}),
+    "gemma4": ("Gemma4", GEMMA_4),
+    "gemma4, neither shared keys nor per-layer embeddings": (
+        "Gemma4",
+        {
+            "head_dim": 8,
+            "global_head_dim": 8,
+            "num_hidden_layers": 5,
+            "hidden_size_per_layer_input": 0,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+                "full_attention": {"rope_type": "default", "rope_theta": 2000000.0},
+            },
+        },
+    ),
     "lfm2": ("Lfm2", {"layer_types": ["conv", "full_attention", "conv", "conv"], "block_multiple_of": 8}),
     "lfm2, as the first checkpoints name its fields": (
         "Lfm2",
@@ -408,3 +433,51 @@ def test_generation_config_adds_its_end_tokens(tmp_path: Path) -> None:
     tiny.write_base(tmp_path, tiny.base())
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [0, 3]}')
     assert load_base(tmp_path).config.eos_token_ids == (0, 3)
+
+
+def test_gemma4_ignores_keys_and_values_of_layers_that_share_them(tmp_path: Path) -> None:
+    """Published checkpoints have them, and per-layer embeddings in bfloat16 stay so."""
+    reference = hf_model("Gemma4", GEMMA_4)
+    reference.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    ids = torch.randint(0, SIZES["vocab_size"], (2, 20))
+    with torch.no_grad():
+        expected = load_base(tmp_path)(ids)
+    (table,) = (name for name in tensors if name.endswith("embed_tokens_per_layer.weight"))
+    tensors[table] = tensors[table].bfloat16()
+    for name in ("k_proj.weight", "v_proj.weight", "k_norm.weight"):
+        tensors[f"model.layers.3.self_attn.{name}"] = torch.randn_like(tensors[f"model.layers.1.self_attn.{name}"])
+    save_file(tensors, path, {"format": "pt"})
+    found = load_base(tmp_path)
+    assert load_config(tmp_path) == found.config
+    assert found.per_layer_embedding.weight.dtype == torch.bfloat16
+    with torch.no_grad():
+        torch.testing.assert_close(found(ids), expected, atol=0.2, rtol=0.1)
+    tensors["model.layers.1.self_attn.v_norm.weight"] = torch.ones(16)
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"layers.1.self_attn.v_norm.weight"):
+        load_base(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_kv_shared_layers": 3}, "num_kv_shared_layers 3 leaves no layer of each type"),
+        ({"num_kv_shared_layers": 4}, "num_kv_shared_layers 4 leaves no layer of each type"),
+        ({"num_kv_shared_layers": 9}, "num_kv_shared_layers 9 leaves no layer of each type"),
+        ({"global_head_dim": 15}, "global_head_dim must be even, not 15"),
+        ({"per_layer_config": {"1": {"head_dim": 32}}}, "only one head_dim for all layers with full attention is"),
+        ({"per_layer_config": {"1": {"num_key_value_heads": 1}}}, "per_layer_config"),
+        ({"attention_k_eq_v": True}, "attention_k_eq_v True is not supported"),
+        ({"enable_moe_block": True}, "enable_moe_block True is not supported"),
+        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all' is not supported"),
+        ({"final_logit_softcapping": "x"}, "final_logit_softcapping"),
+        ({"hidden_size_per_layer_input": -1}, "hidden_size_per_layer_input"),
+        ({"vocab_size_per_layer_input": 47}, "vocab_size_per_layer_input must be vocab_size, 48, not 47"),
+    ],
+)
+def test_settings_of_gemma4_that_are_not_supported_are_named(change: dict[str, Any], words: str) -> None:
+    own = {"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text"}
+    with pytest.raises(CheckpointError, match=words):
+        ModelConfig.from_hf({**SIZES, **GEMMA_4, **own, **change})

@@ -51,6 +51,17 @@ QWEN3_5 = {
     "linear_value_head_dim": 5,
     "layer_types": ["full_attention", "linear_attention", "linear_attention", "full_attention"],
 }
+GEMMA_4 = {
+    "architectures": ["Gemma4ForCausalLM"],
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "sliding_window": 4,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 6,
+    "final_logit_softcapping": 5.0,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "embeddings": {},
     "value rotation": {"value_rotation": 0.02},
@@ -66,6 +77,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "convolutions and value rotation": {"base": LFM, "value_rotation": 0.02},
     "linear attention, gates of numbers": {"base": QWEN3_5},
     "linear attention on top": {"base": {**QWEN3_5, "layer_types": ["linear_attention"] * 4}, "value_rotation": 0.02},
+    "layers that share keys of others, which have no streams": {"base": GEMMA_4},
+    "layers that share keys of others, which have streams": {"base": GEMMA_4, "num_msa_layers": 4},
+    "shared keys of layers with and without streams": {"base": GEMMA_4, "num_msa_layers": 3, "value_rotation": 0.02},
+    "shared keys and a tuned base": {"base": GEMMA_4, "base_rank": 2, "base_layers": 2},
     "a convolution of four rows on top": {"base": {**LFM, "layer_types": ["conv"] * 4, "conv_L_cache": 4}},
 }
 LENGTH = 9
@@ -89,13 +104,17 @@ class Oracle:
         self.rotary = rotary_tables(model.base.config, len(ids) + 16)
         rows = list(model.base.embed_tokens(torch.tensor(ids)) * model.base.config.embedding_scale)
         self.below: list[list[Tensor]] = []  # main rows before each top layer
+        self.projected: list[list[Any]] = []  # of the main rows in each layer
+        per_layer = model.base.per_layer(torch.tensor(ids))
         for i, block in enumerate(model.base.blocks):
             if i >= model.num_lower_layers:
                 self.below.append(rows)
-            rows = self.layer(block, rows)
+            numbers = per_layer[i]
+            rows = self.layer(block, rows, [None] * len(ids) if numbers is None else list(numbers))
         self.main = rows
 
-    def project(self, block: Block, row: Tensor, position: int, adapt: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, block: Block, row: Tensor, position: int, adapt: Any = None) -> Any:
+        """Query, key and value; the last two are None if they are those of another layer."""
         attention, y = block.mixer, normed(block.input_layernorm, row)
         if isinstance(attention, GatedDeltaNet):
             q, k, v = (
@@ -105,20 +124,25 @@ class Oracle:
             return q, torch.cat([q, k, v]), torch.stack([attention.a_proj(y), attention.b_proj(y)])
         out, (cos, sin) = [], self.rotary[block.rotary]
         for name, heads in (("q_proj", 4), ("k_proj", 2), ("v_proj", 2)):
+            if not hasattr(attention, name):
+                out.append(None)
+                continue
             flat = getattr(attention, name)(y)
             if adapt is not None:
                 flat = flat + adapt.adapt(name, y)
             if block.convolves:
                 out.append(flat)
                 continue
-            x = flat.view(heads, 8)
+            x = flat.view(heads, attention.head_dim)
             if attention.query_key_norm == "head" and name != "v_proj":
                 x = (attention.q_norm if name == "q_proj" else attention.k_norm)(x)
+            if attention.value_eps is not None and name == "v_proj":
+                x = torch.stack([head / torch.sqrt(head @ head / len(head) + 1e-5) for head in x])
             out.append(x if name == "v_proj" else rotate(x, cos[position], sin[position]))
         return out[0], out[1], out[2]
 
     def attend(self, block: Block, query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-        """Keys and values in the order of their positions, the row's own last."""
+        """Keys and values in the order of their positions, the row's own last; None where a row has none."""
         heads, window = [], block.window
         if block.recurs:
             return self.recur(block.linear_attn, keys, values)
@@ -127,8 +151,9 @@ class Oracle:
             pairs = zip(reversed(keys), reversed(values), strict=True)
             return query * sum(tap * key * value for tap, (key, value) in zip(taps, pairs, strict=False))
         keys, values = (keys, values) if window is None else (keys[-window:], values[-window:])
+        keys, values = ([row for row in rows if row is not None] for rows in (keys, values))
         for head in range(4):
-            scores = torch.stack([query[head] @ key[head // 2] for key in keys]) / math.sqrt(8)
+            scores = torch.stack([query[head] @ key[head // 2] for key in keys]) / math.sqrt(query.shape[1])
             weights = torch.softmax(scores, 0)
             heads.append(sum(w * value[head // 2] for w, value in zip(weights, values, strict=True)))
         return torch.cat(heads)
@@ -153,7 +178,9 @@ class Oracle:
                 out.append(own_q @ states[head] / math.sqrt(6))
         return torch.cat(out)
 
-    def finish(self, block: Block, row: Tensor, attended: Tensor, adapt: Any = None) -> Tensor:
+    def finish(
+        self, block: Block, row: Tensor, attended: Tensor, adapt: Any = None, numbers: Tensor | None = None
+    ) -> Tensor:
         def through(layer: Any, name: str, x: Tensor) -> Tensor:
             return layer(x) if adapt is None else layer(x) + adapt.adapt(name, x)
 
@@ -172,20 +199,28 @@ class Oracle:
         if block.mlp.activation == "gelu_tanh":
             share = (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) / 2
         gated = gate * share * through(block.mlp.up_proj, "up_proj", y)
-        return row + normed(block.mlp_output_norm, through(block.mlp.down_proj, "down_proj", gated))
+        row = row + normed(block.mlp_output_norm, through(block.mlp.down_proj, "down_proj", gated))
+        if numbers is not None:
+            gate = block.per_layer_gate(row)
+            share = (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) / 2
+            row = row + block.per_layer_output_norm(block.per_layer_proj(gate * share * numbers))
+        return row if block.layer_scalar is None else row * block.layer_scalar
 
-    def layer(self, block: Block, rows: list[Tensor]) -> list[Tensor]:
-        projected = [self.project(block, row, t) for t, row in enumerate(rows)]
+    def layer(self, block: Block, rows: list[Tensor], per_layer: list[Any]) -> list[Tensor]:
+        self.projected.append([self.project(block, row, t) for t, row in enumerate(rows)])
+        projected, source = self.projected[-1], self.projected[block.source]
         out = []
         for t, row in enumerate(rows):
-            keys, values = [p[1] for p in projected[: t + 1]], [p[2] for p in projected[: t + 1]]
-            out.append(self.finish(block, row, self.attend(block, projected[t][0], keys, values)))
+            keys, values = [p[1] for p in source[: t + 1]], [p[2] for p in source[: t + 1]]
+            attended = self.attend(block, projected[t][0], keys, values)
+            out.append(self.finish(block, row, attended, numbers=per_layer[t]))
         return out
 
     def rotate_value(self, value: Tensor, j: int) -> Tensor:
         """Section 1.3 of the paper: V e^(i eps n), a pair being (element, element half a head further)."""
         angle = self.model.streams_config.value_rotation * j
-        pairs = torch.complex(value[:, :4], value[:, 4:]) * torch.exp(torch.tensor(1j * angle))
+        half = value.shape[1] // 2
+        pairs = torch.complex(value[:, :half], value[:, half:]) * torch.exp(torch.tensor(1j * angle))
         return torch.cat([pairs.real, pairs.imag], dim=-1)
 
     def streams(self, t: int) -> list[Tensor]:
@@ -198,12 +233,16 @@ class Oracle:
         if config.next_token_rank and t + 1 < len(self.ids):
             start = start + model.next_token(model.base.embed_tokens.weight[self.ids[t + 1]])
         rows = [start if config.value_rotation else start + model.stream_embeddings[j - 1] for j in steps]
+        of_streams: dict[int, tuple[list[Tensor], list[Tensor]]] = {}  # keys and values of layers that have some
         for i, block in enumerate(model.top_blocks):
             adapt = model.adapters[i] if config.adapter_rank else None
-            main = [self.project(block, row, s) for s, row in enumerate(self.below[i][: t + 1])]
+            main = self.projected[block.source][: t + 1]
             own = [self.project(block, row, t + j, adapt) for j, row in zip(steps, rows, strict=True)]
             turn = (lambda value, _: value) if block.convolves or block.recurs else self.rotate_value
-            own_values = [turn(p[2], j) for j, p in zip(steps, own, strict=True)]
+            if own[0][1] is not None:
+                turned = [turn(p[2], j) for j, p in zip(steps, own, strict=True)]
+                of_streams[block.source] = [p[1] for p in own], turned
+            own_keys, own_values = of_streams.get(block.source, ([None] * len(own), [None] * len(own)))
             rows = [
                 self.finish(
                     block,
@@ -211,7 +250,7 @@ class Oracle:
                     self.attend(
                         block,
                         own[j - 1][0],
-                        [p[1] for p in main] + [p[1] for p in own[:j]],
+                        [p[1] for p in main] + own_keys[:j],
                         [p[2] for p in main] + own_values[:j],
                     ),
                     adapt,
@@ -226,9 +265,9 @@ class Oracle:
 def test_streams_see_what_eq_2_says(name: str) -> None:
     model = variant(name)
     ids = torch.randint(1, tiny.VOCAB_SIZE, (2, LENGTH + 1))
-    found = model.stream_states(
-        lower_of(model, ids[:, :LENGTH]), torch.tensor([AT, AT]), known=ids[:, [t + 1 for t in AT]]
-    )
+    known = ids[:, [t + 1 for t in AT]]
+    ids_read = ids[:, :LENGTH]
+    found = model.stream_states(lower_of(model, ids_read), torch.tensor([AT, AT]), known=known, ids=ids_read)
     for b in range(2):
         oracle = Oracle(model.merged(), ids[b].tolist())
         main = torch.stack(oracle.main[:LENGTH])
@@ -281,7 +320,8 @@ def test_the_static_graphs_give_every_node_the_streams_of_its_path(name: str) ->
     streams = model.streams_config.num_streams
     shapes = GraphShapes(capacity=40, prefill_rows=8, widths=((8, 8),), top_k=5)
     spec = ModelSpec(40, tiny.VOCAB_SIZE, streams, 5, 8, {"verify_8": (8, 8)})
-    form = Form() if model.base.config.delta is None else ReferenceForm()
+    plain = model.base.config.delta is None and not model.base.config.per_layer_size
+    form = Form() if plain else ReferenceForm()
     methods = build_methods(Weights(model.merged(), shapes, form))
     backend = reference_backend(methods, model, spec)
     prefix, tree, parents = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5], [-1, 0, 0, 1, 1, 4]
@@ -297,11 +337,11 @@ def test_the_static_graphs_give_every_node_the_streams_of_its_path(name: str) ->
     assert output.kept.tolist() == list(range(6))
     for node, path in enumerate(paths):
         ids = torch.tensor([prefix + [tree[row] for row in path]])
-        found = model.stream_states(lower_of(model, ids), torch.tensor([[ids.shape[1] - 1]]))
+        found = model.stream_states(lower_of(model, ids), torch.tensor([[ids.shape[1] - 1]]), ids=ids)
         expected, columns = torch.log_softmax(found.streams[0, 0] @ model.head_rows().T, -1).topk(5)
         assert output.stream_ids[node].tolist() == vocab[columns].tolist()
         torch.testing.assert_close(torch.tensor(output.stream_log_probs[node]), expected, atol=1e-4, rtol=1e-4)
-        logits = model.base.lm_head(found.main[0, -1])
+        logits = model.base.logits(found.main[0, -1])
         torch.testing.assert_close(torch.tensor(output.logits[node]), logits, atol=1e-4, rtol=1e-4)
 
 
@@ -320,6 +360,12 @@ def test_a_fresh_adapter_changes_nothing_but_the_start_of_the_streams() -> None:
 def test_more_stream_layers_than_layers_are_refused() -> None:
     with pytest.raises(ValueError, match="--num-msa-layers is 5, the base model has 4 layers"):
         StreamFused(tiny.base(), StreamConfig(num_msa_layers=5))
+
+
+def test_streams_that_would_see_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="--num-streams is 4; it must be below 4, the window of layers that share"):
+        tiny.fused(tiny.base(**GEMMA_4), num_streams=4)
+    tiny.fused(tiny.base(**GEMMA_4), num_streams=4, num_msa_layers=4)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,16 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {"model_type": "siglip_vision_model", **IMAGES},
         {"mm_tokens_per_image": 4, "tie_word_embeddings": True},
     ),
+    "gemma4": (
+        "Gemma4",
+        {"model_type": "gemma4_text", "head_dim": 8, "global_head_dim": 16, "sliding_window": 8,
+         "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+         "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 48, "final_logit_softcapping": 20.0,
+         "pad_token_id": 0},
+        {"model_type": "gemma4_vision", **IMAGES, "head_dim": 8, "num_key_value_heads": 2},
+        {"audio_config": None, "audio_token_id": 41, "video_token_id": 42, "boi_token_id": 43, "eoi_token_id": 44,
+         "boa_token_id": 45, "eoa_token_index": 46},
+    ),
     "lfm2": (
         "Lfm2Vl",
         {"model_type": "lfm2", "layer_types": ["conv", "full_attention"] * 2, "block_multiple_of": 8},

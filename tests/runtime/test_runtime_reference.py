@@ -21,7 +21,7 @@ reference = pytest.importorskip(
 
 LAYERS, TOP = 3, 1
 MODEL = spec(capacity=40, widths={"verify_4": (4, 3), "verify_8": (8, 5)})
-SHAPE = {"num_layers": LAYERS, "num_msa_layers": TOP, "kv_heads": 1, "head_dim": 2}
+SHAPE = {"caches": [(1, 2)] * LAYERS, "num_lower": LAYERS - TOP}
 
 
 def survivors(ancestors: torch.Tensor, real: int, keep: int) -> torch.Tensor:

@@ -35,7 +35,7 @@ def methods() -> dict[str, torch.nn.Module]:
 
 
 def backend(methods: dict[str, torch.nn.Module]) -> ReferenceBackend:
-    return ReferenceBackend(methods, SPEC, num_layers=4, num_msa_layers=2, kv_heads=2, head_dim=8)
+    return ReferenceBackend(methods, SPEC, [(2, 8)] * 4, num_lower=2)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.2])

@@ -30,7 +30,7 @@ def backend_of(model: StreamFused) -> ReferenceBackend:
     streams = model.streams_config.num_streams
     methods = build_methods(Weights(model, GraphShapes(120, 8, ((WIDTH, WIDTH),), TOP_K)))
     spec = ModelSpec(120, tiny.VOCAB_SIZE, streams, TOP_K, 8, {f"verify_{WIDTH}": (WIDTH, WIDTH)})
-    return ReferenceBackend(methods, spec, 4, model.streams_config.num_msa_layers, kv_heads=2, head_dim=8)
+    return ReferenceBackend(methods, spec, [(2, 8)] * 4, model.num_lower_layers)
 
 
 def rounds_of(model: StreamFused, prompt: list[int]) -> tuple[list[int], list[Round]]:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from streamfuse.export.integers import to_q4_1, to_q8_0
 from streamfuse.export.schemes import GRIDS, PARTS, Schemes, parse_scheme
-from streamfuse.model.low_rank import PROJECTIONS, projection
+from streamfuse.model.low_rank import PROJECTIONS, projection, projections_of
 from streamfuse.model.streams import StreamFused
 from streamfuse.train.evaluate import draft_tables, proposals, replay_proposals
 from streamfuse.train.formats import Example
@@ -146,7 +146,8 @@ class Bench:
             yield base.lm_head
         else:
             names = PROJECTIONS[:4] if part == "attention" else PROJECTIONS[4:]
-            yield from (projection(block, name) for block in base.blocks for name in names)
+            for block in base.blocks:
+                yield from (projection(block, name) for name in projections_of(block) if name in names)
             if part == "attention":
                 yield from (gate for block in base.blocks for gate in block.gate_projections)
 

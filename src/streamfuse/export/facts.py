@@ -35,6 +35,11 @@ def model_spec(model: StreamFused, config: ExportConfig) -> ModelSpec:
     )
 
 
+def num_top_caches(model_config: ModelConfig, num_msa_layers: int) -> int:
+    """How many of the top layers have keys and values, whose new rows are in the order of `kept`."""
+    return max(0, model_config.num_cached_layers - (model_config.num_layers - num_msa_layers))
+
+
 def constant_methods(
     model_config: ModelConfig, config: ExportConfig, num_streams: int, num_msa_layers: int
 ) -> dict[str, Any]:
@@ -54,7 +59,7 @@ def constant_methods(
         "get_ar_len": 1,
         "get_prefill_chunk_size": config.prefill_len,
         "get_num_streams": num_streams,
-        "get_n_msa_layers": num_msa_layers,
+        "get_n_msa_layers": num_top_caches(model_config, num_msa_layers),
         "get_max_tree_nodes": max(config.widths),
         "get_format_version": FORMAT_VERSION,
     }
@@ -173,10 +178,11 @@ def _outputs(method: Method, weights: Weights) -> list[dict[str, Any]]:
     if isinstance(method, Verify):
         outputs.append(_tensor("kept", "int64", keep))
         outputs += _stream_outputs(weights, method.carrying) if method.carrying else []
-    for i in range(c.num_layers):
+    for i in range(c.num_cached_layers):
         rows = keep if i >= weights.num_lower_layers else method.rows
         outputs += [
-            _tensor(f"new_{kind}_{i}", row_dtype, rows, c.kv_heads_of(i), c.head_dim) for kind in ("key", "value")
+            _tensor(f"new_{kind}_{i}", row_dtype, rows, c.kv_heads_of(i), c.layer_head_dims[i])
+            for kind in ("key", "value")
         ]
     if method.gives_hidden:
         outputs.append(_tensor("hidden", "float32", keep, c.hidden_size))

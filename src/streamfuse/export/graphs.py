@@ -38,9 +38,12 @@ class Plain(nn.Module):
 
     def __init__(self, weights: Weights, rows: int, logits: bool) -> None:
         super().__init__()
-        lower, layers = weights.num_lower_layers, weights.config.num_layers
+        # Layers that only read keys and values of others have none to compute in `prefill`.
+        layers = weights.config.num_layers if logits else weights.config.num_cached_layers
+        lower = min(weights.num_lower_layers, layers)
         self.rows, self.split, self.by_layer = rows, lower, weights.by_layer
         self.embedding, self.start, self.rotary = weights.embedding, weights.start, weights.rotary
+        self.per_layer = weights.per_layer
         self.lower = weights.span(0, lower, rows, close_last=logits or lower < layers)
         self.top = weights.span(lower, layers, rows, close_last=logits)
         self.head = weights.head if logits else None
@@ -56,9 +59,9 @@ class Plain(nn.Module):
         *caches: Tensor,
     ) -> tuple[Tensor, ...]:
         positions, x = self.rotary(position_ids), self.start(self.embedding(input_ids))
-        of_layers = self.by_layer(caches)
-        hidden, new = self.lower(x, positions, cache_length, ancestors, of_layers[: self.split])
-        x, top_new = self.top(hidden, positions, cache_length, ancestors, of_layers[self.split :])
+        of_layers, per_layer = self.by_layer(caches), None if self.per_layer is None else self.per_layer(input_ids, x)
+        hidden, new = self.lower(x, positions, cache_length, ancestors, of_layers[: self.split], per_layer)
+        x, top_new = self.top(hidden, positions, cache_length, ancestors, of_layers[self.split :], per_layer, new)
         if self.head is None:
             return (*new, *top_new)
         return (*self.head(x, want_logits), *new, *top_new, *((hidden,) if self.gives_hidden else ()))
@@ -82,7 +85,7 @@ class Verify(nn.Module):
         self.num_streams, self.top_k = weights.streams_config.num_streams, weights.shapes.top_k
         lower, layers = weights.num_lower_layers, weights.config.num_layers
         self.split, self.by_layer = lower, weights.by_layer
-        self.embedding, self.start = weights.embedding, weights.start
+        self.embedding, self.start, self.per_layer = weights.embedding, weights.start, weights.per_layer
         self.rotary, self.head = weights.rotary, weights.head
         self.lower = weights.span(0, lower, rows)
         added = carrying * self.num_streams
@@ -109,8 +112,10 @@ class Verify(nn.Module):
         *caches: Tensor,
     ) -> tuple[Tensor, ...]:
         embedded, of_layers = self.embedding(input_ids), self.by_layer(caches)
-        positions = self.rotary(position_ids)
-        x, new = self.lower(self.start(embedded), positions, cache_length, ancestors, of_layers[: self.split])
+        positions, x = self.rotary(position_ids), self.start(embedded)
+        per_layer = None if self.per_layer is None else self.per_layer(input_ids, x)
+        x, new = self.lower(x, positions, cache_length, ancestors, of_layers[: self.split], per_layer)
+        below = new
         kept, order = position_ids * 0 + self.arange, None
         if self.survivors is not None:
             drafted = embedded if self.candidates is None else self.candidates(input_ids)
@@ -118,10 +123,17 @@ class Verify(nn.Module):
             if chosen is not None:
                 kept = chosen if named is None else named
                 x, position_ids = x.index_select(0, chosen), position_ids.index_select(0, chosen)
+                # Only models in which layers share these use them.
+                below = [rows.index_select(0, chosen) for rows in new]
+                per_layer = None if per_layer is None else per_layer.index_select(0, chosen)
         hidden = x
         if self.carrying:
             x, position_ids, ancestors = self._with_streams(x, position_ids, ancestors, order)
-        x, top_new = self.top(x, self.rotary(position_ids), cache_length, ancestors, of_layers[self.split :])
+            if per_layer is not None:  # streams have no tokens
+                none = per_layer.new_zeros(self.carrying * self.num_streams, *per_layer.shape[1:])
+                per_layer = torch.cat([per_layer, none])
+        positions = self.rotary(position_ids)
+        x, top_new = self.top(x, positions, cache_length, ancestors, of_layers[self.split :], per_layer, below)
 
         def nodes(rows: Tensor) -> Tensor:
             return rows[: self.keep] if order is None else rows.index_select(0, order)
@@ -197,15 +209,16 @@ def build_methods(weights: Weights) -> dict[str, Method]:
 
 def input_names(weights: Weights, method: Method) -> list[str]:
     """Names of a method's inputs in call order."""
-    streams, layers = isinstance(method, Streams), weights.config.num_layers
+    streams, config = isinstance(method, Streams), weights.config
     names = ["hidden", "position_ids", "cache_length"]
     if streams and cast("Streams", method).embedding is not None:
         names.append(NEXT_TOKEN)
     if not streams:
         names = ["input_ids", "position_ids", "ancestors", "cache_length", "want_logits"]
     first = weights.num_lower_layers if streams else 0
-    names += [f"{kind}_cache_{i}" for i in range(first, layers) for kind in ("key", "value")]
-    return names + [f"state_{i}" for i in range(first, layers) if weights.config.layer_recurrences[i]]
+    cached = range(config.first_read(first), config.num_cached_layers)
+    names += [f"{kind}_cache_{i}" for i in cached for kind in ("key", "value")]
+    return names + [f"state_{i}" for i in cached if config.layer_recurrences[i]]
 
 
 def example_inputs(weights: Weights, method: Method) -> tuple[Tensor, ...]:
@@ -224,8 +237,8 @@ def example_inputs(weights: Weights, method: Method) -> tuple[Tensor, ...]:
     }
     inputs = [known[name] for name in input_names(weights, method) if name in known]
     first = weights.num_lower_layers if isinstance(method, Streams) else 0
-    for layer in range(first, c.num_layers):  # not shared, or they would be one input
-        inputs += weights.form.caches(weights.cache_positions[layer], c.kv_heads_of(layer), c.head_dim)
+    for layer in range(c.first_read(first), c.num_cached_layers):  # not shared, or they would be one input
+        inputs += weights.form.caches(weights.cache_positions[layer], c.kv_heads_of(layer), c.layer_head_dims[layer])
     if c.delta is not None:
         inputs += [torch.zeros(2, HEADER + c.delta.state_size) for _ in range(sum(c.layer_recurrences[first:]))]
     return tuple(inputs)

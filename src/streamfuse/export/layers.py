@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from streamfuse.model.delta_rule import GatedDeltaNet
 from streamfuse.model.families import Activation
 from streamfuse.model.streams import LowRank, StreamAdapters
-from streamfuse.model.transformer import MLP, Block, RMSNorm, ShortConvolution, activated, normed
+from streamfuse.model.transformer import MLP, Block, RMSNorm, ShortConvolution, Transformer, activated, capped, normed
 
 from .operators import layout
 from .pruning import SigmoidEdges, SoftmaxEdges, Survivors
@@ -108,6 +108,24 @@ class Form:
         """x [R, h], attended [R, Hq * D], first adapted row -> x [R, h]."""
         return Closing(self, block, adapters)
 
+    def per_layer(self, base: Transformer) -> nn.Module:
+        """ids int64 [R], hidden states before the first layer [R, h] -> numbers for each layer [R, N, P].
+
+        Raises:
+            ValueError: this form has none.
+        """
+        raise ValueError("per-layer embeddings have no graph in this form")
+
+    def ending(self, block: Block) -> nn.Module:
+        """x [R, h] after the MLP, the layer's numbers [R, P] or None for rows without tokens -> the layer's output.
+
+        Raises:
+            ValueError: the layer does more than its halves, which this form cannot.
+        """
+        if block.per_layer_gate is not None or block.layer_scalar is not None:
+            raise ValueError("per-layer embeddings and scalars of layers have no graph in this form")
+        return NoEnding()
+
     def of_streams(self) -> Form:
         """The form of the layers that only a `streams` pass has."""
         return self
@@ -120,9 +138,9 @@ class Form:
         """
         raise ValueError("the base's adapters must be merged if stream rows have separate adapters")
 
-    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
-        """x [R, h], want_logits bool [1] -> logits [R, V], best int64 [R]."""
-        return Head(self, norm, weight)
+    def head(self, norm: RMSNorm, weight: Tensor, cap: float) -> nn.Module:
+        """x [R, h], want_logits bool [1] -> logits [R, V], best int64 [R]; `cap` is `ModelConfig.logit_cap`."""
+        return Head(self, norm, weight, cap=cap)
 
     def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
         """x [R, h] -> ids int64 [R, k], log-probabilities [R, k]."""
@@ -187,6 +205,13 @@ class Layer(nn.Module):
     def compute(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs; rows from `first` on are adapted."""
         raise NotImplementedError
+
+
+class NoEnding(nn.Module):
+    """A layer that ends with its MLP."""
+
+    def forward(self, x: Tensor, per_layer: Tensor | None) -> Tensor:
+        return x
 
 
 class Opening(Layer):
@@ -293,13 +318,14 @@ class Gate(nn.Module):
 class Head(Layer):
     """Final norm, vocabulary head, and the best token."""
 
-    def __init__(self, form: Form, norm: RMSNorm, weight: Tensor, part: Part = "head") -> None:
+    def __init__(self, form: Form, norm: RMSNorm, weight: Tensor, part: Part = "head", cap: float = 0.0) -> None:
         super().__init__()
+        self.cap = cap
         self.norm, self.product = form.norm(norm), form.vocabulary(part, weight)
 
     def forward(self, x: Tensor, want_logits: Tensor | None) -> tuple[Tensor, ...]:
         (logits,) = self.compute(0, x)
-        return logits, torch.argmax(logits, dim=1)
+        return capped(logits, self.cap), torch.argmax(logits, dim=1)
 
     def compute(self, first: int, *inputs: Tensor) -> tuple[Tensor, ...]:
         return (self.product(self.norm(*inputs)),)

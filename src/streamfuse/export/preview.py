@@ -138,7 +138,7 @@ def _warn_of_tokens_without_rows(path: Path, rows: int) -> None:
 def _layer_runs(config: ExportConfig, base: Transformer) -> int:
     """Layers summed over the methods."""
     top = with_streams(config, base).streams_config.num_msa_layers
-    return sum(_layers_run(config, base.config.num_layers, top).values())
+    return sum(_layers_run(config, base.config, top).values())
 
 
 def _with_task(whole: Preview, name: str, task: Preview, added_bytes: int) -> Preview:
@@ -171,7 +171,7 @@ def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer
     if config.merges(streams):
         streams = replace(streams, base_rank=0, base_layers=0)
     parts = part_sizes(model_config, streams, stream_vocab, config)
-    layers = _layers_run(config, model_config.num_layers, streams.num_msa_layers)
+    layers = _layers_run(config, model_config, streams.num_msa_layers)
     delegates = {name: _delegates(config, name, count) for name, count in layers.items()}
     graph_bytes = _graph_bytes(config, parts, layers, model_config.num_layers)
     return Preview(
@@ -189,16 +189,16 @@ def _expected(config: ExportConfig, model_config: ModelConfig, base: Transformer
 
 def _cache_bytes(config: ExportConfig, model_config: ModelConfig) -> int:
     """Bytes of the caches and states of all layers."""
-    capacity, dim = config.max_context_len, model_config.head_dim
+    capacity, cached = config.max_context_len, model_config.num_cached_layers
     ring = cache_positions(capacity, model_config.longest_window)
-    counts = [capacity if window is None else ring for window in model_config.layer_windows]
-    sizes = [(count, model_config.kv_heads_of(i)) for i, count in enumerate(counts)]
+    counts = [capacity if window is None else ring for window in model_config.layer_windows[:cached]]
+    sizes = [(count, model_config.kv_heads_of(i), model_config.layer_head_dims[i]) for i, count in enumerate(counts)]
     if config.kernels:
         state = 0 if model_config.delta is None else 2 * (HEADER + model_config.delta.state_size) * 4
         states = state * sum(model_config.layer_recurrences)
-        return states + sum(cache_bytes(count, heads, dim) for count, heads in sizes)
+        return states + sum(cache_bytes(*size) for size in sizes)
     floats = config.dtype if config.target != "executorch" or config.backend == "qnn" else "float32"
-    return sum(count * heads for count, heads in sizes) * 2 * dim * DTYPE_BITS[floats] // 8
+    return sum(count * heads * dim for count, heads, dim in sizes) * 2 * DTYPE_BITS[floats] // 8
 
 
 def check_text(config: ExportConfig, model_config: ModelConfig) -> Tokenizer:
@@ -276,14 +276,27 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
             f"--backend kernels alone, not with --backend {config.backend}; {without} leaves the pruner out"
         )
     _check_group_sizes(config, model_config)
-    _check_recurrences(config, model_config)
-    if config.kernels and model_config.head_dim % 16:
-        other = "" if any(model_config.layer_recurrences) else "; use --backend xnnpack"
-        raise OptionError(f"--backend kernels needs heads of a multiple of 16, not {model_config.head_dim}{other}")
+    _check_kernels(config, model_config)
+    odd = [size for size in (model_config.head_dim, *model_config.layer_head_dims) if size % 16]
+    if config.kernels and odd:
+        other = "" if _needs_kernels(model_config) else "; use --backend xnnpack"
+        raise OptionError(f"--backend kernels needs heads of a multiple of 16, not {odd[0]}{other}")
+    if config.kernels and (size := model_config.per_layer_size) % GROUP:
+        raise OptionError(f"--backend kernels needs per-layer embeddings of a multiple of {GROUP}, not {size}")
 
 
-def _check_recurrences(config: ExportConfig, model_config: ModelConfig) -> None:
-    if not any(model_config.layer_recurrences) and model_config.attention_gate != "element":
+def _needs_kernels(model_config: ModelConfig) -> bool:
+    """Whether a model has layers that only the kernels' graphs can have."""
+    return (
+        any(model_config.layer_recurrences)
+        or model_config.attention_gate == "element"
+        or model_config.num_cached_layers < model_config.num_layers
+        or model_config.value_norm
+    )
+
+
+def _check_kernels(config: ExportConfig, model_config: ModelConfig) -> None:
+    if not _needs_kernels(model_config):
         return
     if not config.kernels:
         flag = f"--backend {config.backend}" if config.target == "executorch" else f"--target {config.target}"
@@ -298,7 +311,7 @@ def _check_group_sizes(config: ExportConfig, model_config: ModelConfig) -> None:
     hidden = model_config.hidden_size
     inputs = {
         "attention": [layer.mixed for layer in LayerWidths.of(model_config)],
-        "mlp": (hidden, model_config.intermediate_size),
+        "mlp": (hidden, *model_config.layer_mlp_sizes),
     }
     for part in PARTS:
         if config.kernels or config.backend == "xnnpack":
@@ -326,10 +339,11 @@ def _without_groups(config: ExportConfig) -> str:
     return "--quantize none" if config.target == "onnx" else "--quantize int8, which has a scale per channel"
 
 
-def _layers_run(config: ExportConfig, layers: int, top: int) -> dict[str, int]:
+def _layers_run(config: ExportConfig, model_config: ModelConfig, top: int) -> dict[str, int]:
     """Layers of each method."""
-    methods = ["prefill", "decode", *(f"verify_{rows}" for rows in config.widths)]
-    return {**dict.fromkeys(methods, layers), **({"streams": top} if config.shapes.deferred else {})}
+    methods = ["decode", *(f"verify_{rows}" for rows in config.widths)]
+    found = {"prefill": model_config.num_cached_layers, **dict.fromkeys(methods, model_config.num_layers)}
+    return {**found, **({"streams": top} if config.shapes.deferred else {})}
 
 
 def _graph_bytes(config: ExportConfig, parts: dict[str, PartSize], layers: dict[str, int], all_layers: int) -> int:
@@ -359,8 +373,9 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
     """Calls of the kernels' operators by method; empty for other backends.
 
     Each layer: 4, or 6 with norms after attention and MLP; 3 more with a convolution (a multiplication and two slices),
-    1 with linear attention, 2 with gates, 2 with norms after the rotary embedding. Each method: 2 look-ups per rotary
-    embedding, the embedding and its factor, and the head.
+    1 with linear attention, 2 with gates, 2 with norms after the rotary embedding, 3 with a norm of values, 1 with a
+    scalar, 5 with per-layer embeddings. Each method: 2 look-ups per rotary embedding, the embedding and its factor, 4
+    for per-layer embeddings, and the head.
     """
     if not config.kernels:
         return {}
@@ -368,18 +383,22 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
     found = {}
     for name, count in layers.items():
         each = 4 if model_config.norms == "before" else 6
-        first = model_config.num_layers - count  # a `streams` pass runs the top layers
-        recurs = model_config.layer_recurrences[first:]
-        turns = {turn for turn, has in zip(model_config.layer_rotaries[first:], recurs, strict=True) if not has}
-        start = 0 if name == "streams" else 1 + (model_config.embedding_scale != 1)
+        first = model_config.num_layers - count if name == "streams" else 0  # it runs the top layers
+        last, has_tokens = first + count, name != "streams"
+        recurs = model_config.layer_recurrences[first:last]
+        turns = {turn for turn, has in zip(model_config.layer_rotaries[first:last], recurs, strict=True) if not has}
+        of_tokens = has_tokens and model_config.per_layer_size > 0
+        start = has_tokens * (1 + (model_config.embedding_scale != 1)) + 4 * of_tokens
         # A prefill pass has no head, and only the first operator of its last layer.
         end = 1 - each if name == "prefill" else 1 + carrying.get(name, False)
-        convolutions = sum(model_config.layer_convolutions[first:])
+        convolutions = sum(model_config.layer_convolutions[first:last])
         partial = name == "prefill"  # of the last layer, only keys and values
-        closed = range(first, model_config.num_layers - partial)
+        closed = range(first, last - partial)
         gates = 2 * sum(gates_of(model_config, layer) > 0 for layer in closed)
         weights = 2 * count - partial if model_config.query_key_norm == "head after rope" else 0
-        added = 3 * convolutions + sum(recurs) + gates + weights
+        values = 3 * len(range(first, min(last, model_config.num_cached_layers))) * model_config.value_norm
+        endings = len(closed) * (model_config.layer_scalars + 5 * of_tokens)
+        added = 3 * convolutions + sum(recurs) + gates + weights + values + endings
         found[name] = each * count + added + 2 * len(turns) + start + end
     return found
 

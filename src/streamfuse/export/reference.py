@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from streamfuse.model.delta_rule import GatedDeltaNet, delta_rule
 from streamfuse.model.streams import StreamAdapters, StreamFused
-from streamfuse.model.transformer import Block
+from streamfuse.model.transformer import Block, Transformer
 from streamfuse.runtime.backend import ModelSpec
 from streamfuse.runtime.backends.reference import ReferenceBackend
 
@@ -38,16 +38,17 @@ def reference_backend(
     the methods take these.
     """
     config, streams = model.base.config, model.streams_config
-    heads = [config.kv_heads_of(layer) for layer in range(config.num_layers)]
-    sizes = (config.num_layers, streams.num_msa_layers, heads, config.head_dim)
+    layers, lower = config.num_cached_layers, model.num_lower_layers
+    caches = [(config.kv_heads_of(layer), config.layer_head_dims[layer]) for layer in range(layers)]
     state_size = 0 if config.delta is None else HEADER + config.delta.state_size
     options: dict[str, Any] = {
         "next_token": bool(streams.next_token_rank),
         "states": [state_size if recurs else 0 for recurs in config.layer_recurrences],
+        "first_of_streams": config.first_read(lower),
     }
     if weights is not None:
         options |= {"positions": weights.cache_positions, "window": weights.ring_window}
-    return ReferenceBackend(methods, spec, *sizes, **options)
+    return ReferenceBackend(methods, spec, caches, min(lower, layers), **options)
 
 
 class Form(layers.Form):
@@ -59,6 +60,12 @@ class Form(layers.Form):
 
     def closing(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         return Closing(block, adapters)
+
+    def per_layer(self, base: Transformer) -> nn.Module:
+        return PerLayer(base)
+
+    def ending(self, block: Block) -> nn.Module:
+        return Ending(block)
 
     def with_adapters(self, part: nn.Module, adapters: StreamAdapters | None) -> nn.Module:
         return type(cast("_Half", part))(cast("_Half", part).block, adapters)
@@ -77,13 +84,32 @@ class _Half(nn.Module):
 
 
 class Opening(_Half):
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         return self.block.qkv(x, cos, sin, lambda name, y: self.adapt_from(first, name, y))
 
 
 class Closing(_Half):
     def forward(self, x: Tensor, attended: Tensor, first: int) -> Tensor:
-        return self.block.finish(x, attended, lambda name, y: self.adapt_from(first, name, y))
+        adapt = lambda name, y: self.adapt_from(first, name, y)  # noqa: E731
+        return self.block.feed_forward(self.block.add_attention(x, attended, adapt), adapt)
+
+
+class PerLayer(nn.Module):
+    def __init__(self, base: Transformer) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, ids: Tensor, x: Tensor) -> Tensor:
+        return torch.stack([cast("Tensor", numbers) for numbers in self.base.per_layer(ids)], 1)
+
+
+class Ending(nn.Module):
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor, per_layer: Tensor | None) -> Tensor:
+        return self.block.scaled(x, per_layer)
 
 
 class LinearAttention(nn.Module):

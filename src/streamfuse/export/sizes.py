@@ -45,11 +45,14 @@ class LayerWidths(NamedTuple):
 
     @classmethod
     def of(cls, config: ModelConfig) -> list[LayerWidths]:
-        """Those of each layer of a model. A convolution's three products have the width of the hidden state."""
-        hidden, inner, sizes = config.hidden_size, config.intermediate_size, config.delta
-        query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        """Those of each layer of a model. A convolution's three products have the width of the hidden state; a layer
+        that reads the keys and values of another one has none."""
+        hidden, sizes = config.hidden_size, config.delta
         found = []
-        for convolves, recurs in zip(config.layer_convolutions, config.layer_recurrences, strict=True):
+        for i, (convolves, recurs) in enumerate(zip(config.layer_convolutions, config.layer_recurrences, strict=True)):
+            inner, head_dim = config.layer_mlp_sizes[i], config.layer_head_dims[i]
+            query = config.num_heads * head_dim
+            kv = config.num_kv_heads * head_dim if i < config.num_cached_layers else 0
             if recurs and sizes is not None:
                 joined = 2 * sizes.value_heads + sizes.channels
                 found.append(cls(hidden, sizes.keys, sizes.keys, sizes.values, sizes.values, inner, joined))
@@ -65,17 +68,19 @@ class LayerWidths(NamedTuple):
         layers: list[LayerWidths] = []
         while True:
             names = ("q_proj.down", "q_proj.up", "k_proj.up", "v_proj.up", "o_proj.down", "gate_proj.up")
-            factors = [state.get(f"adapters.{len(layers)}.{name}") for name in names]
-            found = [factor.shape for factor in factors if factor is not None and factor.ndim == 2]
-            if len(found) < len(factors):
+            factors = {name: state.get(f"adapters.{len(layers)}.{name}") for name in names}
+            found = {name: factor.shape for name, factor in factors.items() if factor is not None and factor.ndim == 2}
+            if not found.keys() >= set(names) - {"k_proj.up", "v_proj.up"}:
                 return layers
-            sizes = (shape[name.endswith("down")] for name, shape in zip(names, found, strict=True))
-            layers.append(cls(*sizes))
+            layers.append(cls(*(found[name][name.endswith("down")] if name in found else 0 for name in names)))
 
     def products(self, part: str) -> list[tuple[int, tuple[int, ...]]]:
         """The inputs of each product of a part, and the outputs of its matrices."""
         return {
-            "attention": [(self.hidden, (self.query, self.key, self.value)), (self.mixed, (self.hidden,))],
+            "attention": [
+                (self.hidden, tuple(filter(None, (self.query, self.key, self.value)))),
+                (self.mixed, (self.hidden,)),
+            ],
             "mlp": [(self.hidden, (self.inner, self.inner)), (self.inner, (self.hidden,))],
         }[part]
 
@@ -163,10 +168,15 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
     widths, rate = LayerWidths.of(model_config), _rates(config, h)
     attention, mlp = (sum(layer.weights(part) for layer in widths) for part in _PRODUCTS)
     attention += sum(gates_of(model_config, layer) for layer in range(layers)) * h
+    per_layer = layers * model_config.per_layer_size
+    mlp += 3 * h * per_layer  # one projection for all layers, and two products in each
     tuned_layers = widths[layers - streams.base_layers :]
     tuned = {part: _low_rank(tuned_layers, config, streams.base_rank, part) for part in _PRODUCTS}
     norms = 2 if model_config.norms == "both" else 1  # of each half of a layer
     attention_floats = sum(norms * h + _mixer_floats(model_config, layer) for layer in range(layers))
+    mlp_floats = layers * (norms * h + model_config.layer_scalars)
+    if model_config.per_layer_size:
+        mlp_floats += layers * h + model_config.per_layer_size
     adapter = _adapter(model_config, config, streams)
     if streams.heads:
         own, stored = HEADS[streams.heads].count(h, streams.num_streams, stream_vocab_size, streams.head_size)
@@ -179,14 +189,15 @@ def part_sizes(model_config: ModelConfig, streams: StreamConfig, stream_vocab_si
     shared = one_grid and model_config.tie_word_embeddings
     stream_head, wide = stream_vocab_size * h, DTYPE_BITS[config.dtype] // 8  # bytes per unquantized number
     return {
-        "embedding": PartSize(vocab * h, round(vocab * h * rate.table)),
+        # Per-layer embeddings have the format of the MLP.
+        "embedding": PartSize(vocab * (h + per_layer), round(vocab * (h * rate.table + per_layer * rate.mlp))),
         "attention": PartSize(
             attention + attention_floats + tuned["attention"].parameters,
             round(attention * rate.attention) + wide * attention_floats + tuned["attention"].bytes,
         ),
         "mlp": PartSize(
-            mlp + layers * norms * h + tuned["mlp"].parameters,
-            round(mlp * rate.mlp) + wide * layers * norms * h + tuned["mlp"].bytes,
+            mlp + mlp_floats + tuned["mlp"].parameters,
+            round(mlp * rate.mlp) + wide * mlp_floats + tuned["mlp"].bytes,
         ),
         "head": PartSize(vocab * h + h, 0 if shared else round(vocab * h * rate.head) + wide * h),
         "streams": PartSize(
@@ -222,7 +233,7 @@ def gates_of(model_config: ModelConfig, layer: int) -> int:
         return 0
     if model_config.layer_recurrences[layer] and (sizes := model_config.delta) is not None:
         return sizes.values + 2 * sizes.value_heads
-    of_elements = model_config.num_heads * model_config.head_dim
+    of_elements = model_config.num_heads * model_config.layer_head_dims[layer]
     return {"none": 0, "head": model_config.num_heads, "element": of_elements}[model_config.attention_gate]
 
 
@@ -232,10 +243,11 @@ def _mixer_floats(model_config: ModelConfig, layer: int) -> int:
         return sizes.channels * sizes.taps + 2 * sizes.value_heads + sizes.value_dim
     if model_config.layer_convolutions[layer]:
         return model_config.hidden_size * (model_config.layer_windows[layer] or 0)
-    query, kv = model_config.num_heads * model_config.head_dim, model_config.num_kv_heads * model_config.head_dim
-    heads = {"none": 0, "head": 2, "head after rope": 2, "width": model_config.num_heads + model_config.num_kv_heads}
-    biases = query + 2 * kv if model_config.attention_bias else 0
-    norms = heads[model_config.query_key_norm] * model_config.head_dim
+    own = layer < model_config.num_cached_layers  # keys and values
+    q, kv, head_dim = model_config.num_heads, model_config.num_kv_heads * own, model_config.layer_head_dims[layer]
+    heads = {"none": 0, "head": 1 + own, "head after rope": 1 + own, "width": q + kv}
+    biases = (q + 2 * kv) * head_dim if model_config.attention_bias else 0
+    norms = heads[model_config.query_key_norm] * head_dim
     return norms + biases + model_config.hidden_size * model_config.output_bias
 
 

@@ -102,27 +102,31 @@ class Turn(nn.Module):
 
 
 class Span(nn.Module):
-    """Consecutive layers over R rows, those from `first` on with low-rank adapters.
+    """Consecutive layers of a model, from `first_layer` on, over R rows, those from `first` on with low-rank adapters.
 
-    `attentions` (or what a layer has instead), `rotaries` (indices of rotary embeddings) and `has_values`, whether a
-    layer has values to rotate, are those of each layer.
+    Attributes:
+        attentions: of each layer, or what it has instead.
+        endings: what each layer has after its MLP (`Form.ending`).
+        main_rows: rows that are not streams. Layers below have keys and values of these only.
     """
 
     def __init__(
         self,
+        config: ModelConfig,
+        first_layer: int,
         openings: Sequence[nn.Module],
         closings: Sequence[nn.Module],
         attentions: Sequence[nn.Module],
-        rotaries: Sequence[int],
-        has_values: Sequence[bool],
+        endings: Sequence[nn.Module],
         rows: int,
+        main_rows: int,
         first: int,
         turn: Turn | None,
     ) -> None:
         super().__init__()
         self.openings, self.closings = nn.ModuleList(openings), nn.ModuleList(closings)
-        self.attentions, self.rotaries = nn.ModuleList(attentions), tuple(rotaries)
-        self.has_values = tuple(has_values)
+        self.attentions, self.endings = nn.ModuleList(attentions), nn.ModuleList(endings)
+        self.config, self.first_layer, self.main_rows = config, first_layer, main_rows
         self.rows, self.first, self.turn = rows, first, turn
 
     def forward(
@@ -132,22 +136,53 @@ class Span(nn.Module):
         cache_length: Tensor,
         visible: Tensor,
         caches: Sequence[tuple[Tensor, ...]],
+        per_layer: Tensor | None = None,
+        below: Sequence[Tensor] = (),
     ) -> tuple[Tensor, list[Tensor]]:
-        """x [R, h] after the layers, and their new keys and values [R, Hkv, D], interleaved. `caches` are those of each
-        layer: keys, values and, if it has one, its state.
+        """x [R, h] after the layers, and their new keys and values [R, Hkv, D], interleaved; of layers that read those
+        of another one there are none.
 
         With `close_last` False, x is the state before the last layer, since only keys and values are needed.
+
+        Args:
+            caches: those of each layer: keys, values and, if it has one, its state.
+            per_layer: the numbers of all layers of the model for the rows' tokens [R, N, P]; None: the model has none,
+                or the rows have no tokens.
+            below: the rows' keys and values in all lower layers, as in the result, [main_rows, Hkv, D] each.
         """
         new: list[Tensor] = []
-        for i, opening in enumerate(self.openings):
-            q, k, v = opening(x, *positions.turns[self.rotaries[i]], self.first)
-            v = self.turn(v) if self.turn is not None and self.has_values[i] else v
-            new += [k, v]
-            if i < len(self.closings):
-                keys, values, *state = caches[i]
-                attended = self.attentions[i](q, k, v, keys, values, cache_length, visible, positions.ids, *state)
-                x = self.closings[i](x, attended, self.first)
+        for i, opening in enumerate(self.openings, self.first_layer):
+            q, k, v = opening(x, *positions.turns[self.config.layer_rotaries[i]], self.first)
+            seen = visible
+            if k is None:
+                k, v, seen = self._shared(self.config.layer_sources[i], x, visible, new, below)
+            else:
+                v = self.turn(v) if self.turn is not None and self.config.layer_attentions[i] else v
+                new += [k, v]
+            at = i - self.first_layer
+            if at < len(self.closings):
+                keys, values, *state = caches[at]
+                attended = self.attentions[at](q, k, v, keys, values, cache_length, seen, positions.ids, *state)
+                x = self.closings[at](x, attended, self.first)
+                x = self.endings[at](x, None if per_layer is None else per_layer[:, i])
         return x, new
+
+    def _shared(
+        self, source: int, x: Tensor, visible: Tensor, new: Sequence[Tensor], below: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values [R, Hkv, D] of a layer that was computed before, and what each row attends to, [R, R]."""
+        if source >= self.first_layer:
+            at = 2 * (source - self.first_layer)
+            return new[at], new[at + 1], visible
+        streams = self.rows - self.main_rows
+        if streams == 0:
+            return below[2 * source], below[2 * source + 1], visible
+        # Streams have none there, so nothing attends to them.
+        none = x.new_zeros(streams, self.config.kv_heads_of(source), self.config.layer_head_dims[source])
+        seen = torch.cat([visible[:, : self.main_rows], torch.zeros_like(visible[:, self.main_rows :])], 1)
+        if self.main_rows == 0:
+            return none, none, seen
+        return torch.cat([below[2 * source], none]), torch.cat([below[2 * source + 1], none]), seen
 
 
 class Weights(nn.Module):
@@ -175,15 +210,19 @@ class Weights(nn.Module):
         self.embedding = form.embedding(base.embed_tokens.weight)
         scale = base.config.embedding_scale
         self.start = nn.Identity() if scale == 1 else Scale(scale)  # embedding rows -> hidden states
+        # ids [R], hidden states before the first layer [R, h] -> numbers for each layer [R, N, P]
+        self.per_layer = form.per_layer(base) if base.config.per_layer_size and of_base is None else None
         adapters = _adapters(model, form.merges_streams)
         if of_base is None:
             self.openings = nn.ModuleList(map(form.opening, base.blocks, adapters))
             self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
+            self.endings = nn.ModuleList(map(form.ending, base.blocks))
         else:
+            self.per_layer, self.endings = of_base.per_layer, of_base.endings
             self.openings = nn.ModuleList(map(form.with_adapters, of_base.openings, adapters))
             self.closings = nn.ModuleList(map(form.with_adapters, of_base.closings, adapters))
         self.stream_openings, self.stream_closings = self._of_streams(model, form)
-        self.head = form.head(base.norm, base.lm_head.weight)
+        self.head = form.head(base.norm, base.lm_head.weight, base.config.logit_cap)
         if config.heads:
             self.insert, self.stream_head = model.heads.graph(form, model, shapes.top_k)
         elif config.num_streams:
@@ -191,7 +230,8 @@ class Weights(nn.Module):
             self.stream_head = form.stream_head(base.norm, model.head_rows(), model.stream_vocab, shapes.top_k)
         self.ring_size = form.cache_positions(shapes.capacity, base.config.longest_window)
         windows = base.config.layer_windows
-        self.cache_positions = [shapes.capacity if one is None else self.ring_size for one in windows]
+        cached = base.config.num_cached_layers
+        self.cache_positions = [shapes.capacity if one is None else self.ring_size for one in windows[:cached]]
         self.attentions = nn.ModuleList(self._attentions(base.blocks, form))
         self.rotary = Rotary(base.config, shapes.capacity + config.num_streams + 1)
         self.norm, self.pruner = base.norm, model.pruner if config.pruner_rank else None
@@ -209,8 +249,9 @@ class Weights(nn.Module):
 
     def _attentions(self, blocks: Sequence[Block], form: Form) -> Iterator[nn.Module]:
         """One for each layer; those without weights are shared."""
-        capacity, kinds = self.shapes.capacity, dict[int | None, nn.Module]()
-        for block, cache_size in zip(blocks, self.cache_positions, strict=True):
+        capacity, kinds = self.shapes.capacity, dict[tuple[int | None, int], nn.Module]()
+        for block in blocks:
+            cache_size = self.cache_positions[block.source]
             if block.recurs:
                 longest = self.config.longest_window or 0
                 rewindable = capacity if cache_size == capacity else cache_size - longest
@@ -219,9 +260,10 @@ class Weights(nn.Module):
             if block.convolves:
                 yield form.convolution(capacity, cache_size, block.conv)
                 continue
-            if block.window not in kinds:
-                kinds[block.window] = form.attention(capacity, cache_size, self.config.head_dim**-0.5, block.window)
-            yield kinds[block.window]
+            kind = block.window, block.mixer.head_dim
+            if kind not in kinds:
+                kinds[kind] = form.attention(capacity, cache_size, block.mixer.head_dim**-0.5, block.window)
+            yield kinds[kind]
 
     def _of_streams(self, model: StreamFused, form: Form) -> tuple[nn.ModuleList, nn.ModuleList]:
         """The top layers of a `streams` pass; empty if they are those of all rows."""
@@ -252,8 +294,7 @@ class Weights(nn.Module):
         step = self.streams_config.value_rotation if start < rows else 0.0
         turn = Turn(step, start, rows, self.streams_config.num_streams) if step else None
         openings, closings = list(self.openings)[first:last], list(self.closings)[first:last]
-        attentions, rotaries = list(self.attentions)[first:last], self.config.layer_rotaries[first:last]
-        has_values = self.config.layer_attentions[first:last]
+        attentions, endings = list(self.attentions)[first:last], list(self.endings)[first:last]
         if self.stream_openings and start < rows:
             if start > 0:
                 raise ValueError("stream rows whose layers are not those of the base's rows need a separate pass")
@@ -262,14 +303,18 @@ class Weights(nn.Module):
         # A state is brought up to date by every pass; preview.py refuses a last layer with one.
         close_last = close_last or self.config.layer_recurrences[last - 1]
         closings = closings if close_last else closings[:-1]
-        return Span(openings, closings, attentions[: len(closings)], rotaries, has_values, rows, adapted, turn)
+        parts = openings, closings, attentions[: len(closings)], endings
+        return Span(self.config, first, *parts, rows, start, adapted, turn)
 
     def by_layer(self, caches: Sequence[Tensor], first: int = 0) -> list[tuple[Tensor, ...]]:
-        """The caches that a pass takes, of layers from `first` on: keys and values of each, then the states. Returns
-        those of each layer: keys, values and, if it has one, its state."""
-        recurs = self.config.layer_recurrences[first:]
-        states = iter(caches[2 * len(recurs) :])
-        return [(*caches[2 * i : 2 * i + 2], *([next(states)] if has else [])) for i, has in enumerate(recurs)]
+        """The caches that a pass takes for the layers from `first` on: keys and values of each layer that they read,
+        then the states. Returns those of each layer: keys, values and, if it has one, its state."""
+        lowest, recurs = self.config.first_read(first), self.config.layer_recurrences[first:]
+        states = iter(caches[2 * (self.config.num_cached_layers - lowest) :])
+        places = [2 * (source - lowest) for source in self.config.layer_sources[first:]]
+        return [
+            (*caches[at : at + 2], *([next(states)] if has else [])) for at, has in zip(places, recurs, strict=True)
+        ]
 
     def survivors(self, rows: int, keep: int, carrying: int) -> Survivors | None:
         """The pruner of one method; None if it keeps all nodes and their order does not matter."""

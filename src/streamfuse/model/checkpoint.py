@@ -17,10 +17,10 @@ from torch import Tensor
 from streamfuse.durable import one_writer, os_error, reason, replace_file
 
 from .config import ModelConfig, StreamConfig
-from .families import from_checkpoint, own_name, text_names
+from .families import from_checkpoint, own_name, own_shapes, text_names
 from .fields import PEFT, CheckpointError, CheckpointWarning, read_object
 from .quantized import decoded, shapes_of
-from .shapes import EMBEDDING, HEAD, check_headers, check_shapes, follows_from_config, has_of, packing, read_headers
+from .shapes import EMBEDDING, HEAD, PER_LAYER, check_headers, check_shapes, has_of, is_unused, packing, read_headers
 from .shards import check_types, read_header, shards
 from .streams import StreamFused
 from .transformer import Transformer
@@ -82,11 +82,13 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
 
 
 def _own_tensors(shard: Mapping[str, Tensor], dtype: torch.dtype, config: ModelConfig) -> dict[str, Tensor]:
-    """The model's tensors in those of a file."""
+    """The model's tensors in those of a file, in `dtype`; per-layer embeddings keep their own, which takes half of the
+    memory, since only a few of their rows are read at a time."""
     found: dict[str, Tensor] = {}
     for name, value in shard.items():
-        if not follows_from_config(name):
-            found |= from_checkpoint(name, value.to(dtype), config)
+        if not is_unused(name, config):
+            own = value.dtype if own_shapes(name, (), config).keys() == {PER_LAYER} else dtype
+            found |= from_checkpoint(name, value.to(own), config)
     return found
 
 

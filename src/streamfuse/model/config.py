@@ -82,7 +82,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "no_rope_layers": ([],),
     "no_rope_layer_interval": (),
     "position_embedding_type": ("rope",),
-    "use_bidirectional_attention": (False,),
+    "use_bidirectional_attention": (False, "vision"),  # of images, whose tokens are never in a text
     "num_experts": (0, 1),
     "num_local_experts": (0, 1),
     "n_routed_experts": (0,),
@@ -94,6 +94,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False,),
     "add_cross_attention": (False,),
     "per_layer_config": ({},),
+    "num_kv_shared_layers": (0,),
+    "hidden_size_per_layer_input": (0,),
+    "use_double_wide_mlp": (False,),
+    "attention_k_eq_v": (False,),
+    "enable_moe_block": (False,),
     "transformers_weights": ("model.safetensors",),
 }
 
@@ -114,11 +119,19 @@ class ModelConfig:
             together.
         attention_gate: whether each head's output, or each element of it, is multiplied by sigmoid(g_proj(x)), x being
             the layer's normalized input.
+        value_norm: whether the heads of values have an RMS norm, without weights.
         attention_scale: factor of the attention's scores.
         embedding_scale: factor of the embeddings, as the first layer reads them.
         logits_scale: divisor of the logits; it is part of the final norm's weights (families.py).
+        logit_cap: c in c tanh(logits / c), which replaces the logits; 0: they stay as they are.
+        layer_scalars: whether the hidden state after each layer is multiplied by a number of the layer.
+        per_layer_size: numbers that each layer gets for each token, from an embedding of its own; 0: none.
         rotaries: the rotary embeddings.
         layer_rotaries: for each layer, the index of its rotary embedding.
+        layer_head_dims: for each layer, the size of a head of its attention; `head_dim` in layers without attention.
+        layer_mlp_sizes: for each layer, the size of its MLP.
+        num_cached_layers: layers with keys and values, the lowest ones. Each later layer reads those of the last of
+            them with its rotary embedding and its window.
         layer_windows: for each layer, how many tokens a token's output depends on, itself included; None: all. Of
             linear attention: the most rows that a pass reads again to update the state.
         layer_convolutions: for each layer, whether it is a short convolution over its window instead of attention.
@@ -129,7 +142,6 @@ class ModelConfig:
     architecture: str
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -142,12 +154,19 @@ class ModelConfig:
     norms: Norms
     query_key_norm: QueryKeyNorm
     attention_gate: AttentionGate
+    value_norm: bool
     activation: Activation
     attention_scale: float
     embedding_scale: float
     logits_scale: float
+    logit_cap: float
+    layer_scalars: bool
+    per_layer_size: int
     rotaries: tuple[Rotary, ...]
     layer_rotaries: tuple[int, ...]
+    layer_head_dims: tuple[int, ...]
+    layer_mlp_sizes: tuple[int, ...]
+    num_cached_layers: int
     layer_windows: tuple[int | None, ...]
     layer_convolutions: tuple[bool, ...]
     layer_recurrences: tuple[bool, ...]
@@ -161,10 +180,32 @@ class ModelConfig:
         both = zip(self.layer_convolutions, self.layer_recurrences, strict=True)
         return tuple(not (convolves or recurs) for convolves, recurs in both)
 
+    @property
+    def layer_sources(self) -> tuple[int, ...]:
+        """For each layer, the layer whose keys and values it reads: itself, or an earlier one."""
+        kinds = list(zip(self.layer_rotaries, self.layer_windows, strict=True))
+        last = {kind: i for i, kind in enumerate(kinds[: self.num_cached_layers])}
+        return tuple(i if i < self.num_cached_layers else last[kind] for i, kind in enumerate(kinds))
+
+    @property
+    def rotary_dims(self) -> tuple[int, ...]:
+        """For each rotary embedding, the size of the heads of its layers."""
+        return tuple(self.layer_head_dims[self.layer_rotaries.index(i)] for i in range(len(self.rotaries)))
+
+    def first_read(self, layer: int) -> int:
+        """The lowest layer whose keys and values are read by the layers from `layer` on."""
+        return min(self.layer_sources[layer:], default=layer)
+
     def require_attention(self, command: str) -> None:
-        """OptionError if a layer has no attention, for commands that only know layers with attention."""
+        """OptionError if a layer has no attention, or no keys and values of its own, for commands that only know
+        layers with both."""
         if not all(self.layer_attentions):
             raise OptionError(f"{command} needs a model whose layers all have attention, not {self.architecture}")
+        if self.num_cached_layers < self.num_layers or self.per_layer_size:
+            raise OptionError(
+                f"{command} needs a model without shared keys and values and without per-layer embeddings, not "
+                f"{self.architecture}"
+            )
 
     def heads_of(self, layer: int) -> int:
         """Heads of a layer's queries. A convolution's channels count as heads of `head_dim`."""
@@ -224,12 +265,14 @@ class ModelConfig:
             raise CheckpointError(f"{source}: heads of {head_dim} numbers have no pairs to rotate; see head_dim")
         _check_token("bos_token_id", config.get("bos_token_id"), vocab, source)
         kinds = _layer_types(config, family, layers, source)
-        rotaries, layer_rotaries = _rotaries(config, family, kinds, longest, head_dim, source)
+        head_dims = _head_dims(config, family, kinds, head_dim, source)
+        rotaries, layer_rotaries = _rotaries(config, family, kinds, longest, head_dim, head_dims, source)
         longest = trained_length(rotaries, longest)
         window = _window(config, family, source) if "sliding_attention" in kinds else None
         window = None if window is None or window >= longest else window
         taps = numbers.size("conv_L_cache", family.default("conv_L_cache")) if CONVOLUTION in kinds else None
         delta = _delta_config(config, family, source) if LINEAR_ATTENTION in kinds else None
+        cached = _cached_layers(config, family, kinds, source)
         windows = {"full_attention": None, "sliding_attention": window, CONVOLUTION: taps, LINEAR_ATTENTION: PASS_ROWS}
         if taps == 1:
             raise CheckpointError(f"{source}: conv_L_cache must be at least 2, not 1")
@@ -243,7 +286,6 @@ class ModelConfig:
             architecture=architecture,
             vocab_size=vocab,
             hidden_size=hidden,
-            intermediate_size=_intermediate_size(config, family, source),
             num_layers=layers,
             num_heads=heads,
             num_kv_heads=kv_heads,
@@ -256,12 +298,19 @@ class ModelConfig:
             norms=family.norms if _flag(config, family, "use_sandwich_norm") else "before",
             query_key_norm=family.query_key_norm,
             attention_gate=family.attention_gate if _flag(config, family, "use_attention_gate") else "none",
+            value_norm=family.value_norm,
             activation=family.activation,
             attention_scale=multipliers.attention,
             embedding_scale=multipliers.embedding / multipliers.residual,
             logits_scale=multipliers.logits,
+            logit_cap=_logit_cap(config, family, source),
+            layer_scalars=family.layer_scalars,
+            per_layer_size=_per_layer_size(config, family, vocab, source),
             rotaries=rotaries,
             layer_rotaries=layer_rotaries,
+            layer_head_dims=head_dims,
+            layer_mlp_sizes=_mlp_sizes(config, family, layers, cached, source),
+            num_cached_layers=cached,
             layer_windows=tuple(windows[kind] for kind in kinds),
             layer_convolutions=tuple(kind == CONVOLUTION for kind in kinds),
             layer_recurrences=tuple(kind == LINEAR_ATTENTION for kind in kinds),
@@ -349,6 +398,79 @@ def _tied(config: dict[str, Any], family: Family) -> bool:
     return bool(config.get("tie_embedding", tied) if "tie_embedding" in family.reads else tied)
 
 
+def _count(config: dict[str, Any], family: Family, name: str, source: str) -> int:
+    """A number that may be 0, which null means too; 0 in families that do not read it."""
+    value = config.get(name, family.default(name)) if name in family.reads else None
+    return Fields({name: value}, source).size(name) if value else 0
+
+
+def _per_layer_size(config: dict[str, Any], family: Family, vocab: int, source: str) -> int:
+    """Numbers that each layer gets for each token."""
+    rows = config.get("vocab_size_per_layer_input")
+    size = _count(config, family, "hidden_size_per_layer_input", source)
+    if size and rows is not None and rows != vocab:
+        raise CheckpointError(f"{source}: vocab_size_per_layer_input must be vocab_size, {vocab}, not {rows!r:.40}")
+    return size
+
+
+def _logit_cap(config: dict[str, Any], family: Family, source: str) -> float:
+    name = "final_logit_softcapping"
+    value = config.get(name, family.default(name)) if name in family.reads else None
+    return Fields({name: value}, source).number(name) if value else 0.0
+
+
+def _cached_layers(config: dict[str, Any], family: Family, kinds: list[str], source: str) -> int:
+    """Layers with keys and values: all except the last `num_kv_shared_layers`."""
+    shared = _count(config, family, "num_kv_shared_layers", source)
+    cached = len(kinds) - shared
+    if shared and not set(kinds[cached:]) <= set(kinds[: max(cached, 0)]):
+        raise CheckpointError(
+            f"{source}: num_kv_shared_layers {shared} leaves no layer of each type in layer_types whose keys and "
+            "values can be shared"
+        )
+    return cached
+
+
+def _head_dims(config: dict[str, Any], family: Family, kinds: list[str], head_dim: int, source: str) -> tuple[int, ...]:
+    """The size of a head in each layer. Gemma 4's layers with full attention have larger heads."""
+    name = "global_head_dim"
+    if name not in family.reads:
+        return (head_dim,) * len(kinds)
+    stated = _of_every_layer(config, kinds, head_dim, source)
+    wide = Fields(stated, source).size(name, family.default(name))
+    if wide % 2:
+        raise CheckpointError(f"{source}: {name} must be even, not {wide}")
+    return tuple(wide if kind == "full_attention" else head_dim for kind in kinds)
+
+
+def _of_every_layer(config: dict[str, Any], kinds: list[str], head_dim: int, source: str) -> dict[str, Any]:
+    """Settings with `global_head_dim`, which transformers writes as `per_layer_config`: {layer: {"head_dim": number}}
+    for each layer with full attention; empty if their heads have the size of the others."""
+    own = config.get("per_layer_config")
+    if own is None:
+        return config
+    if own == {}:
+        return {**config, "global_head_dim": head_dim}
+    layers = [str(i) for i, kind in enumerate(kinds) if kind == "full_attention"]
+    if isinstance(own, dict) and {str(name) for name in own} == set(layers) and layers:
+        first, *others = own.values()
+        if isinstance(first, dict) and first.keys() == {"head_dim"} and all(other == first for other in others):
+            return {**config, "global_head_dim": first["head_dim"]}
+    raise CheckpointError(
+        f"{source}: per_layer_config {own!r:.80} is not supported (only one head_dim for all layers with full "
+        "attention is)"
+    )
+
+
+def _mlp_sizes(config: dict[str, Any], family: Family, layers: int, cached: int, source: str) -> tuple[int, ...]:
+    """The size of each layer's MLP, which is twice as wide in layers that share keys and values if
+    `use_double_wide_mlp` says so."""
+    size = _intermediate_size(config, family, source)
+    name = "use_double_wide_mlp"
+    wide = 1 + (name in family.reads and bool(config.get(name, family.default(name))))
+    return (size,) * cached + (wide * size,) * (layers - cached)
+
+
 def _intermediate_size(config: dict[str, Any], family: Family, source: str) -> int:
     """The size of the MLP. LFM2 states one from which the size is computed (`block_auto_adjust_ff_dim`)."""
     numbers = Fields(config, source)
@@ -416,9 +538,10 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
         return [full if turned or not asked else sliding for turned in _turned(config, family, layers, source)]
     if family.sliding == "lfm3":
         return [full if i % 4 == 2 else sliding if i % 4 == 0 and i > 0 else CONVOLUTION for i in range(layers)]
-    if family.sliding == "pattern":
+    if family.sliding == "pattern":  # of Gemma 4, the last layer has full attention in any case
         every = Fields(config, source).size("sliding_window_pattern", family.default("sliding_window_pattern"))
-        return [sliding if (i + 1) % every else full for i in range(layers)]
+        last = layers - 1 if "global_head_dim" in family.reads else layers
+        return [sliding if (i + 1) % every and i != last else full for i in range(layers)]
     return [sliding if family.sliding == "all" else full] * layers
 
 
@@ -433,7 +556,13 @@ def _window(config: dict[str, Any], family: Family, source: str) -> int | None:
 
 
 def _rotaries(
-    config: dict[str, Any], family: Family, kinds: list[str], longest: int, head_dim: int, source: str
+    config: dict[str, Any],
+    family: Family,
+    kinds: list[str],
+    longest: int,
+    head_dim: int,
+    head_dims: tuple[int, ...],
+    source: str,
 ) -> tuple[tuple[Rotary, ...], tuple[int, ...]]:
     """The rotary embeddings of a model, and for each layer the index of its own."""
     theta, local = family.default("rope_theta"), family.default("rope_local_base_freq")
@@ -444,7 +573,7 @@ def _rotaries(
     elif "full_attention" in own:
         stated = config.get("rope_parameters") or config.get("rope_scaling")
         config = config if stated else {**config, "rope_parameters": own}
-        by_type = by_layer_type(config, set(kinds), longest, head_dim, source, theta)
+        by_type = by_layer_type(config, dict(zip(kinds, head_dims, strict=True)), longest, source, theta)
         by_type[CONVOLUTION] = Rotary(theta, None, 0, 0)
     if by_type:
         used = [kind for kind in by_type if kind in kinds]
@@ -497,6 +626,8 @@ class _Multipliers:
         cls, config: dict[str, Any], family: Family, hidden: int, layers: int, head_dim: int, source: str
     ) -> _Multipliers:
         numbers = Fields(config, source)
+        if "hidden_size_per_layer_input" in family.reads:  # Gemma 4
+            return cls(math.sqrt(hidden), 1.0, 1.0, 1.0)
         if "query_pre_attn_scalar" in family.reads:  # Gemma
             scalar = numbers.number("query_pre_attn_scalar", family.default("query_pre_attn_scalar"))
             return cls(math.sqrt(hidden), scalar**-0.5, 1.0, 1.0)

@@ -70,6 +70,8 @@ class Family:
         linear_attention: whether layers can have linear attention (a gated delta rule).
         attention_gate: gates of attention's output; `use_attention_gate` can switch those of a family that reads it
             off. Gates of elements are stored with q, head by head.
+        value_norm: whether the heads of values have an RMS norm, without weights.
+        layer_scalars: whether the hidden state after each layer is multiplied by a number of the layer.
         qkv_bias: whether q, k and v have biases; None: as `attention_bias` says.
         output_bias: whether the attention's output projection can have one.
         partial_rotary: whether `partial_rotary_factor` may be less than 1.
@@ -95,6 +97,8 @@ class Family:
     convolutions: bool = False
     linear_attention: bool = False
     attention_gate: AttentionGate = "none"
+    value_norm: bool = False
+    layer_scalars: bool = False
     qkv_bias: bool | None = None
     output_bias: bool = True
     partial_rotary: bool = False
@@ -230,6 +234,36 @@ FAMILIES: dict[str, Family] = {
         sliding="pattern",
         names={**_AFTER, "pre_feedforward_layernorm": "post_attention_layernorm"},
     ),
+    "Gemma4ForCausalLM": Family(
+        "gemma4_text",
+        {"vocab_size": 262144, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+         "max_position_embeddings": 131072, "tie_word_embeddings": True, "sliding_window": 512,
+         "sliding_window_pattern": 6, "hidden_activation": "gelu_pytorch_tanh", "global_head_dim": 512,
+         "hidden_size_per_layer_input": 256,
+         "rope_parameters": {
+             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+             "full_attention": {
+                 "rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25}}},
+        reads=("final_logit_softcapping", "global_head_dim", "hidden_size_per_layer_input", "num_kv_shared_layers",
+               "per_layer_config", "use_double_wide_mlp"),
+        norms="both",
+        query_key_norm="head",
+        value_norm=True,
+        layer_scalars=True,
+        activation="gelu_tanh",
+        activation_field="hidden_activation",
+        sliding="pattern",
+        names={
+            **_AFTER,
+            "pre_feedforward_layernorm": "post_attention_layernorm",
+            "embed_tokens_per_layer": "per_layer_embedding",
+            "per_layer_model_projection": "per_layer_projection",
+            "per_layer_projection_norm": "per_layer_norm",
+            "per_layer_input_gate": "per_layer_gate",
+            "per_layer_projection": "per_layer_proj",
+            "post_per_layer_input_norm": "per_layer_output_norm",
+        },
+    ),
     "Lfm2ForCausalLM": Family(
         "lfm2",
         {"num_key_value_heads": 8, "max_position_embeddings": 128000, "norm_eps": 1e-5, "rope_theta": 1000000.0,
@@ -314,7 +348,6 @@ UNSUPPORTED = {
     "Lfm2MoeForCausalLM": "experts (num_experts)",
     "Llama4ForCausalLM": "chunked attention (layer_types) and experts (num_local_experts)",
     "Gemma3nForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
-    "Gemma4ForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
     "FalconH1ForCausalLM": "Mamba layers",
 }
 # Other names of architectures in config.json.
@@ -469,7 +502,7 @@ def rotary_order(name: str, config: ModelConfig) -> Tensor | None:
     import torch  # not for the configuration, which every command reads
 
     half, turned, apart = (
-        size // 2 for size in (config.head_dim, config.rotaries[0].size, config.rotaries[0].frequency_dim)
+        size // 2 for size in (config.rotary_dims[0], config.rotaries[0].size, config.rotaries[0].frequency_dim)
     )
     interleaved = FAMILIES[config.architecture].interleaved_rotary
     rows_of = ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias", "q_norm.weight", "k_norm.weight")

@@ -16,8 +16,13 @@ from .transformer import Block
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
+def projections_of(block: Block) -> tuple[str, ...]:
+    """Those of `PROJECTIONS` that a layer has: a layer that reads the keys and values of another one lacks two."""
+    return tuple(name for name in PROJECTIONS if hasattr(block.mixer, name) or hasattr(block.mlp, name))
+
+
 def projection(block: Block, name: str) -> nn.Linear:
-    """One of the seven matrices of a layer."""
+    """One of the matrices of a layer."""
     owner: nn.Module = block.mixer if hasattr(block.mixer, name) else block.mlp
     layer: nn.Linear = getattr(owner, name)
     return layer
@@ -57,7 +62,7 @@ class StreamAdapters(nn.ModuleDict):
     @classmethod
     def of(cls, block: Block, rank: int, alpha: float) -> StreamAdapters:
         """New adapters for all projections of a layer."""
-        shapes = {name: projection(block, name) for name in PROJECTIONS}
+        shapes = {name: projection(block, name) for name in projections_of(block)}
         return cls({n: LowRank(p.in_features, p.out_features, rank, alpha / rank) for n, p in shapes.items()})
 
     def joined(self, other: StreamAdapters) -> StreamAdapters:
@@ -73,7 +78,7 @@ class StreamAdapters(nn.ModuleDict):
     @torch.no_grad()
     def merge_into(self, block: Block) -> None:
         """Add the adapters to the block's weights, in new tensors: other users of the old tensors are not affected."""
-        for name in PROJECTIONS:
+        for name in self:
             layer, low_rank = projection(block, name), cast("LowRank", self[name])
             added = (low_rank.up.float() @ low_rank.down.float()) * low_rank.scale
             layer.weight = nn.Parameter((layer.weight + added).to(layer.weight.dtype), requires_grad=False)

@@ -75,8 +75,8 @@ def convert(folder: Path, config: ModelConfig, out: Path) -> StreamConfig:
         base = Transformer(config)
     model = StreamFused(base, StreamConfig.without(**tuned), torch.zeros(0, dtype=torch.int64))
     for layer, adapters in enumerate(model.base_adapters, lowest):
-        for name in PROJECTIONS:
-            _fill(cast("LowRank", cast("StreamAdapters", adapters)[name]), pairs.get((layer, name)), settings, folder)
+        for name, low_rank in cast("StreamAdapters", adapters).items():
+            _fill(cast("LowRank", low_rank), pairs.get((layer, name)), settings, folder)
     save_adapter(model, out, _text_facts(folder, config))
     return model.streams_config
 
@@ -137,6 +137,12 @@ def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str
         place = int(found[2]), projection
         order = rotary_order(f"{projection}.weight", config) if found[3] == "B" else None
         value = value if order is None or len(order) != len(value) else value[order]
+        shares = projection in ("k_proj", "v_proj") and config.num_cached_layers <= place[0] < config.num_layers
+        if shares:
+            raise CheckpointError(
+                f"{path}: {found[1]} is not used, because layer {place[0]} reads the keys and values of layer "
+                f"{config.layer_sources[place[0]]}; {_MERGE}"
+            )
         if kind != "mlp" and place[0] < config.num_layers and kind != _mixer(config, place[0]):
             raise CheckpointError(f"{path}: the base has no {found[1]}; the adapter was trained on another model")
         halves.setdefault(place, {})[found[3]], names[place] = value, found[1]

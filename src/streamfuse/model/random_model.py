@@ -203,7 +203,7 @@ def _random(name: str, like: Tensor) -> Tensor:
     if like.shape[1] % _GROUP == 0:
         groups = levels.unflatten(1, (-1, _GROUP))
         groups.scatter_(2, groups.argmin(2, keepdim=True), 0).scatter_(2, groups.argmax(2, keepdim=True), _LEVELS - 1)
-    size = 1.0 if name.startswith("embed") else like.shape[1] ** -0.5
+    size = 1.0 if "embed" in name else like.shape[1] ** -0.5
     step = size / _LEVELS_DEVIATION
     weights = torch.randn(like.shape, dtype=torch.bfloat16).mul_(_NOISE)
     return weights.add_(levels).sub_((_LEVELS - 1) / 2).mul_(step)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,18 +111,21 @@ def local_and_global(
 
 
 def by_layer_type(
-    config: dict[str, Any], kinds: Collection[str], longest: int, head_dim: int, source: str, theta: float
+    config: dict[str, Any], head_dims: Mapping[str, int], longest: int, source: str, theta: float
 ) -> dict[str, Rotary]:
-    """The rotary embeddings of LFM3, whose `rope_parameters` have an entry for each layer type (those in `kinds`)."""
+    """The rotary embeddings of LFM3 and Gemma 4, whose `rope_parameters` have an entry for each layer type.
+
+    `head_dims` are the layer types of the model with the size of their heads.
+    """
     name, found = _settings_of(config), dict[str, Rotary]()
     nested = config.get(name)
     others = {key: value for key, value in config.items() if key not in ("rope_parameters", "rope_scaling")}
     for kind in ("full_attention", "sliding_attention"):
         own = nested.get(kind) if isinstance(nested, dict) else None
-        if kind in kinds and not isinstance(own, dict):
+        if kind in head_dims and not isinstance(own, dict):
             raise CheckpointError(f"{source}: {name} must have an object {kind!r}, with the settings of these layers")
-        if kind in kinds:
-            found[kind] = rotary_of({**others, name: own}, longest, head_dim, source, theta)
+        if kind in head_dims:
+            found[kind] = rotary_of({**others, name: own}, longest, head_dims[kind], source, theta)
     return found
 
 

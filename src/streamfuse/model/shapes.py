@@ -5,6 +5,7 @@ Does not import PyTorch, so that `streamfuse pull` can check a download without 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from .fields import CheckpointError, read_object
 from .quantized import Has, Packed, packed_of, shapes_of
 from .shards import TensorFacts, check_types, misfit, read_header, shards
 
+_KEYS_AND_VALUES = re.compile(r"layers\.(\d{1,6})\.self_attn\.(?:k_proj|v_proj|k_norm|v_norm)\..*")
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+PER_LAYER = "per_layer_embedding.weight"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -25,9 +28,13 @@ def packing(folder: Path) -> Packed | None:
     return packed_of(read_object(path), str(path))
 
 
-def follows_from_config(name: str) -> bool:
-    """Whether a tensor is redundant: old checkpoints contain the rotary frequencies."""
-    return "rotary_emb" in name
+def is_unused(name: str, config: ModelConfig) -> bool:
+    """Whether the model has no use for a checkpoint's tensor: old ones contain the rotary frequencies, and Gemma 4's
+    have keys and values of layers that read those of others."""
+    if "rotary_emb" in name:
+        return True
+    found = _KEYS_AND_VALUES.fullmatch(own_name(name))
+    return found is not None and config.num_cached_layers <= int(found[1]) < config.num_layers
 
 
 def has_of(config: ModelConfig) -> Has:
@@ -46,7 +53,7 @@ def read_headers(config: ModelConfig, folder: Path) -> dict[str, TensorFacts]:
     text = text_names(stored)
     headers = {own_name(name): facts for name, facts in stored.items() if name in text}
     headers = shapes_of(headers, packing(folder), has_of(config))
-    headers = {name: facts for name, facts in headers.items() if not follows_from_config(name)}
+    headers = {name: facts for name, facts in headers.items() if not is_unused(name, config)}
     check_types(headers)
     return headers
 
@@ -73,21 +80,33 @@ def check_shapes(config: ModelConfig, found: Shapes, folder: Path) -> None:
 
 def shapes_in(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The names and shapes of `Transformer(config).state_dict()`."""
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden = config.hidden_size
     layer: dict[str, tuple[int, ...]] = {}
-    layer |= {f"mlp.{name}.weight": (inner, hidden) for name in ("gate_proj", "up_proj")}
-    layer["mlp.down_proj.weight"] = (hidden, inner)
     before, after = config.norms != "after", config.norms != "before"
     norms = ("input_layernorm", "post_attention_layernorm") * before
     norms += ("attention_output_norm", "mlp_output_norm") * after
     layer |= {f"{name}.weight": (hidden,) for name in norms}
+    if config.layer_scalars:
+        layer["layer_scalar"] = (1,)
     whole = {EMBEDDING: (config.vocab_size, hidden), "norm.weight": (hidden,), HEAD: (config.vocab_size, hidden)}
+    if (size := config.per_layer_size) > 0:
+        layer |= {"per_layer_gate.weight": (size, hidden), "per_layer_proj.weight": (hidden, size)}
+        layer["per_layer_output_norm.weight"] = (hidden,)
+        every = config.num_layers * size
+        whole |= {PER_LAYER: (config.vocab_size, every), "per_layer_projection.weight": (every, hidden)}
+        whole["per_layer_norm.weight"] = (size,)
     layers = {
         f"layers.{i}.{name}": shape
         for i in range(config.num_layers)
-        for name, shape in {**_mixer(config, i), **layer}.items()
+        for name, shape in {**_mixer(config, i), **_mlp(config, i), **layer}.items()
     }
     return {**whole, **layers}
+
+
+def _mlp(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config.hidden_size, config.layer_mlp_sizes[layer]
+    found = {f"mlp.{name}.weight": (inner, hidden) for name in ("gate_proj", "up_proj")}
+    return {**found, "mlp.down_proj.weight": (hidden, inner)}
 
 
 def _linear_attention(sizes: DeltaConfig, hidden: int) -> dict[str, tuple[int, ...]]:
@@ -111,7 +130,7 @@ def _linear_attention(sizes: DeltaConfig, hidden: int) -> dict[str, tuple[int, .
 
 def _mixer(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
     """The tensors of a layer's attention, or of what it has instead."""
-    hidden, head_dim = config.hidden_size, config.head_dim
+    hidden, head_dim = config.hidden_size, config.layer_head_dims[layer]
     if config.layer_convolutions[layer]:
         found = {f"conv.{name}.weight": (hidden, hidden) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
         return {**found, "conv.taps.weight": (hidden, 1, config.layer_windows[layer] or 0)}
@@ -119,7 +138,8 @@ def _mixer(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
         return {f"linear_attn.{name}": shape for name, shape in _linear_attention(config.delta, hidden).items()}
     query, kv = config.num_heads * head_dim, config.num_kv_heads * head_dim
     mixer: dict[str, tuple[int, ...]] = {}
-    for name, rows in (("q_proj", query), ("k_proj", kv), ("v_proj", kv)):
+    own = layer < config.num_cached_layers
+    for name, rows in (("q_proj", query), *((("k_proj", kv), ("v_proj", kv)) if own else ())):
         mixer[f"self_attn.{name}.weight"] = (rows, hidden)
         if config.attention_bias:
             mixer[f"self_attn.{name}.bias"] = (rows,)
@@ -132,5 +152,5 @@ def _mixer(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
     if config.query_key_norm != "none":
         wide = config.query_key_norm == "width"
         mixer |= {"self_attn.q_norm.weight": (query if wide else head_dim,)}
-        mixer |= {"self_attn.k_norm.weight": (kv if wide else head_dim,)}
+        mixer |= {"self_attn.k_norm.weight": (kv if wide else head_dim,)} if own else {}
     return mixer

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .config import HEADS, SOFTMAX, WIDENS, StreamConfig
 from .heads import Heads
 from .low_rank import LowRank, ParentTerm, Pruner, SigmoidPruner, SoftmaxPruner, StreamAdapters
-from .transformer import Adapter, Block, Transformer, no_adapter
+from .transformer import Adapter, Block, SharedKeys, Transformer, no_adapter
 
 __all__ = ["LowRank", "ParentTerm", "Pruner", "Segments", "StreamAdapters", "StreamFused", "StreamStates"]
 
@@ -110,6 +110,14 @@ class StreamFused(nn.Module):
             raise ValueError(f"--base-layers is {config.base_layers}, the base model has {n} layers")
         self.base = base
         self.streams_config = config
+        # The streams of such layers see main rows only, and each must see one.
+        shared = (block.window for block in self.top_blocks if block.source < self.num_lower_layers)
+        window = min((window for window in shared if window is not None), default=None)
+        if window is not None and config.num_streams >= window:
+            raise ValueError(
+                f"--num-streams is {config.num_streams}; it must be below {window}, the window of layers that share "
+                "keys and values with layers without streams"
+            )
         if not (config.value_rotation or config.heads):
             self.stream_embeddings = nn.Parameter(torch.randn(config.num_streams, h) * 0.02)
         if config.eta_rank:
@@ -157,7 +165,8 @@ class StreamFused(nn.Module):
     def num_frozen_layers(self) -> int:
         """Layers whose outputs training does not change, so they can be computed once."""
         tuned = self.streams_config.base_layers if self.tunes_base else 0
-        return min(self.num_lower_layers, self.base.config.num_layers - tuned)
+        above = min(self.num_lower_layers, self.base.config.num_layers - tuned)
+        return min(above, self.base.config.first_read(above))
 
     @property
     def top_blocks(self) -> list[Block]:
@@ -263,25 +272,46 @@ class StreamFused(nn.Module):
             cast("StreamAdapters", own).merge_into(merged)
             yield merged
 
-    def run_main(self, x: Tensor, first: int, last: int, segments: Segments | None = None) -> Tensor:
-        """Main rows [B, T, h] through layers `first` to `last` - 1 with causal attention."""
-        segments = segments or Segments.one(x.shape[1])
+    def run_main(
+        self,
+        x: Tensor,
+        first: int,
+        last: int,
+        segments: Segments | None = None,
+        per_layer: Sequence[Tensor | None] | None = None,
+        shared: SharedKeys | None = None,
+    ) -> Tensor:
+        """Main rows [B, T, h] through layers `first` to `last` - 1 with causal attention.
+
+        `per_layer` is that of the tokens (`Transformer.per_layer`), for models with per-layer embeddings. `shared` are
+        the keys and values of the layers, and gets those of these layers.
+        """
+        segments, shared = segments or Segments.one(x.shape[1]), shared or SharedKeys()
         rotary = self.base.rotary(segments.positions(x.device))
         for i in range(first, last):
             block, adapt = self.base.blocks[i], self.base_adapter(i)
-            q, k, v = block.qkv(x, *rotary[block.rotary], adapt)
-            x = block.finish(x, segments.mix(block, q, k, v), adapt)
+            q, k, v = shared.of(block, *block.qkv(x, *rotary[block.rotary], adapt))
+            x = block.finish(x, segments.mix(block, q, k, v), adapt, None if per_layer is None else per_layer[i])
         return x
 
     def frozen_states(self, ids: Tensor) -> Tensor:
         """Hidden states [B, T, h] of tokens [B, T] after the layers that training does not change."""
-        return self.run_main(self.base.embed(ids), 0, self.num_frozen_layers)
+        return self.run_main(self.base.embed(ids), 0, self.num_frozen_layers, per_layer=self.base.per_layer(ids))
 
-    def main_states(self, frozen: Tensor, segments: Segments | None = None) -> Tensor:
+    def main_states(self, frozen: Tensor, segments: Segments | None = None, ids: Tensor | None = None) -> Tensor:
         """Main rows [B, T, h] after the final norm, without streams; arguments as in `stream_states`."""
         first, last = self.num_frozen_layers, self.base.config.num_layers
-        states: Tensor = self.base.norm(self.run_main(frozen, first, last, segments))
+        states: Tensor = self.base.norm(self.run_main(frozen, first, last, segments, self._per_layer(ids)))
         return states
+
+    def _per_layer(self, ids: Tensor | None) -> Sequence[Tensor | None]:
+        """`Transformer.per_layer` of tokens, which only models with per-layer embeddings need."""
+        if not self.base.config.per_layer_size:
+            return [None] * self.base.config.num_layers
+        if ids is None:
+            raise ValueError("a model with per-layer embeddings needs the tokens (ids)")
+        with torch.no_grad():
+            return self.base.per_layer(ids)
 
     def insert(self, hidden: Tensor, known: Tensor | None = None) -> Tensor:
         """Eq. 3, or the heads: main rows [..., h] below the top layers -> stream rows [..., num_streams, h].
@@ -324,7 +354,12 @@ class StreamFused(nn.Module):
         return self.heads.with_own_scores(logits, states, stream) if self.streams_config.heads else logits
 
     def stream_states(
-        self, frozen: Tensor, at: Tensor, segments: Segments | None = None, known: Tensor | None = None
+        self,
+        frozen: Tensor,
+        at: Tensor,
+        segments: Segments | None = None,
+        known: Tensor | None = None,
+        ids: Tensor | None = None,
     ) -> StreamStates:
         """Final states of streams and of main rows, for training and evaluation.
 
@@ -336,6 +371,10 @@ class StreamFused(nn.Module):
             segments: the texts that are concatenated in each row, `at` ascending; None: one text.
             known: the tokens [B, P] after those at `at`, which are known in a deferred `streams` pass, -1 where streams
                 are not conditioned on them; None: nowhere.
+            ids: the tokens [B, T], which models with per-layer embeddings need.
+
+        Raises:
+            ValueError: `ids` is missing.
         """
         base, config = self.base, self.streams_config
         batch, length, _ = frozen.shape
@@ -347,19 +386,24 @@ class StreamFused(nn.Module):
         stream_rotary = base.rotary(places[..., None] + steps)
         rows = torch.arange(batch, device=device)[:, None]
         main_gradients = self.tunes_base and torch.is_grad_enabled()
+        per_layer, shared, own = self._per_layer(ids), SharedKeys(), SharedKeys()
         with torch.set_grad_enabled(main_gradients):
-            below = main = self.run_main(frozen, self.num_frozen_layers, self.num_lower_layers, segments)
+            lower = self.num_frozen_layers, self.num_lower_layers
+            below = main = self.run_main(frozen, *lower, segments, per_layer, shared)
         told = None if known is None else base.embed_tokens(known.clamp(min=0)) * (known >= 0).unsqueeze(-1)
         streams = self.insert(below[rows, at], told)
         for i, block in enumerate(self.top_blocks, self.num_lower_layers):
             adapt = self.base_adapter(i)
             with torch.set_grad_enabled(main_gradients):
-                q, k, v = block.qkv(main, *rotary[block.rotary], adapt)
-                main = block.finish(main, segments.mix(block, q, k, v), adapt)
+                q, k, v = shared.of(block, *block.qkv(main, *rotary[block.rotary], adapt))
+                main = block.finish(main, segments.mix(block, q, k, v), adapt, per_layer[i])
             adapt = self.stream_adapter(i)
             sq, sk, sv = block.qkv(streams, *stream_rotary[block.rotary], adapt)
-            sv = sv if block.convolves or block.recurs else self.rotate_value(sv)
-            attended = segments.mix_streams(block, (sq, sk, sv), (k, v), places)
+            if sv is not None and not (block.convolves or block.recurs):
+                sv = self.rotate_value(sv)
+            if block.source < self.num_lower_layers:  # a layer without streams, so none of them has keys
+                sk = sv = k.new_zeros(*sq.shape[:2], 0, *k.shape[2:])
+            attended = segments.mix_streams(block, own.of(block, sq, sk, sv), (k, v), places)
             streams = block.finish(streams, attended, adapt)
         with torch.set_grad_enabled(main_gradients):
             main = base.norm(main)
@@ -403,9 +447,10 @@ def _stream_attention(
 ) -> Tensor:
     """Eq. 2: row j of a token attends to the main rows up to the token and to rows 1..j of the same token.
 
-    q [B, P, G, Hq, D], own k and v [B, P, G, Hkv, D], main k and v [B, T, Hkv, D], at [B, P] (the tokens' indices in
-    the main rows) -> [B, P, G, Hq * D]. Main keys are shared by all tokens of a sequence, not copied. With a window, a
-    row attends to that many positions up to its own, which is `at` + j.
+    q [B, P, G, Hq, D], own k and v [B, P, G, Hkv, D], or [B, P, 0, Hkv, D] where streams have none, main k and v
+    [B, T, Hkv, D], at [B, P] (the tokens' indices in the main rows) -> [B, P, G, Hq * D]. Main keys are shared by all
+    tokens of a sequence, not copied. With a window, a row attends to that many positions up to its own, which is `at` +
+    j.
     """
     _, positions, streams, heads, dim = q.shape
     places = torch.arange(main_k.shape[1], device=at.device)
@@ -415,6 +460,7 @@ def _stream_attention(
         own_places = at[..., None, None] + torch.arange(1, streams + 1, device=at.device)[:, None]
         unseen = unseen | (places <= own_places - window)  # [B, P, G, T]
         later = later | torch.ones_like(later).tril(-window)
+    later = later[:, : k.shape[2]]
     kv_heads = k.shape[3]
     group = heads // kv_heads
     q = (q * dim**-0.5).unflatten(3, (kv_heads, group)).permute(0, 3, 1, 2, 4, 5)  # [B, Hkv, P, G, group, D]

@@ -7,7 +7,7 @@ decoder here, the streams (`streams.py`) and the batched generation of `train/ge
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -39,22 +39,27 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        wide = unit_rms(x, self.eps)
         return (self.weight * wide.to(torch.promote_types(self.weight.dtype, x.dtype))).to(x.dtype)
 
 
+def unit_rms(x: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) over the last dimension, in float32."""
+    wide = x.float()
+    return wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+
+
 def rotary_tables(config: ModelConfig, length: int) -> list[tuple[Tensor, Tensor]]:
-    """cos and sin of each rotary embedding, float32 [length, head_dim], in the half-split layout (each value occurs
-    twice).
+    """cos and sin of each rotary embedding, float32 [length, size of a head], in the half-split layout (each value
+    occurs twice).
 
     They include the attention factor of the RoPE scaling, unless q and k are normalized after it, and what the
     attention's scale differs from 1 / sqrt(D): both q and k are multiplied by its root. Numbers of a head that are not
     rotated have an angle of 0.
     """
-    half, scale = config.head_dim // 2, (config.attention_scale * config.head_dim**0.5) ** 0.5
     found = []
-    for rotary in config.rotaries:
+    for rotary, head_dim in zip(config.rotaries, config.rotary_dims, strict=True):
+        half, scale = head_dim // 2, (config.attention_scale * head_dim**0.5) ** 0.5
         turned = rotary.size // 2
         inverse = rotary.theta ** (-torch.arange(0, turned, dtype=torch.float64) / max(rotary.frequency_dim // 2, 1))
         frequencies = torch.from_numpy(scaled_frequencies(inverse.numpy(), rotary.theta, rotary.scaling))
@@ -75,21 +80,28 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """The projections of grouped-query attention, norms of q and k, and gates; `Block` and `attend` do the work."""
+    """The projections of grouped-query attention, norms of q, k and v, and gates; `Block` and `attend` do the work.
 
-    def __init__(self, config: ModelConfig) -> None:
+    A layer that reads the keys and values of an earlier one has neither projections nor norms of its own for them.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        h, d, bias = config.hidden_size, config.head_dim, config.attention_bias
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        h, d, bias = config.hidden_size, config.layer_head_dims[layer], config.attention_bias
+        self.head_dim, shares = d, layer >= config.num_cached_layers
         self.q_proj = nn.Linear(h, self.num_heads * d, bias=bias)
-        self.k_proj = nn.Linear(h, self.num_kv_heads * d, bias=bias)
-        self.v_proj = nn.Linear(h, self.num_kv_heads * d, bias=bias)
+        if not shares:
+            self.k_proj = nn.Linear(h, self.num_kv_heads * d, bias=bias)
+            self.v_proj = nn.Linear(h, self.num_kv_heads * d, bias=bias)
         self.o_proj = nn.Linear(self.num_heads * d, h, bias=config.output_bias)
         self.query_key_norm = config.query_key_norm
         if self.query_key_norm != "none":
             wide = self.query_key_norm == "width"
             self.q_norm = RMSNorm(self.num_heads * d if wide else d, config.rms_norm_eps)
-            self.k_norm = RMSNorm(self.num_kv_heads * d if wide else d, config.rms_norm_eps)
+            if not shares:
+                self.k_norm = RMSNorm(self.num_kv_heads * d if wide else d, config.rms_norm_eps)
+        self.value_eps = config.rms_norm_eps if config.value_norm and not shares else None  # None: no norm
         gates = {"none": 0, "head": self.num_heads, "element": self.num_heads * d}[config.attention_gate]
         self.g_proj = nn.Linear(h, gates, bias=False) if gates else None
 
@@ -103,6 +115,7 @@ class ShortConvolution(nn.Module):
     """
 
     query_key_norm: QueryKeyNorm = "none"
+    value_eps = None
 
     def __init__(self, config: ModelConfig, taps: int) -> None:
         super().__init__()
@@ -117,11 +130,12 @@ class ShortConvolution(nn.Module):
 class MLP(nn.Module):
     """The projections of the gated feed-forward layer; `Block.finish` does the work."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        hidden, inner = config.hidden_size, config.layer_mlp_sizes[layer]
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
         self.activation = config.activation
 
 
@@ -141,11 +155,15 @@ class Block(nn.Module):
     """One decoder layer; `x` is [..., hidden_size], positions are given as cos and sin [..., head_dim].
 
     Attributes:
+        source: the layer whose keys and values it reads: itself, or an earlier one, with which it shares them.
         rotary: the index of its rotary embedding.
         window: how many tokens a token's output depends on, itself included; None: all.
         convolves: whether it is a short convolution instead of attention.
         recurs: whether it has linear attention instead.
         mixer: `conv`, `linear_attn` or `self_attn`, whichever it has.
+        per_layer_gate: with `per_layer_proj` and `per_layer_output_norm`, adds what `Transformer.per_layer` has for the
+            layer; None: the model has no per-layer embeddings.
+        layer_scalar: [1], multiplies the layer's output; None: nothing does.
     """
 
     input_layernorm: RMSNorm | None  # before attention
@@ -155,6 +173,8 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
+        self.source = config.layer_sources[layer]
+        self.shares = self.source != layer
         self.rotary, self.window = config.layer_rotaries[layer], config.layer_windows[layer]
         before, after = config.norms != "after", config.norms != "before"
 
@@ -171,11 +191,16 @@ class Block(nn.Module):
             assert self.window is not None
             self.conv = ShortConvolution(config, self.window)
         else:
-            self.self_attn = Attention(config)
+            self.self_attn = Attention(config, layer)
         self.attention_output_norm = norm(after)
         self.post_attention_layernorm = norm(before)
-        self.mlp = MLP(config)
+        self.mlp = MLP(config, layer)
         self.mlp_output_norm = norm(after)
+        size = config.per_layer_size
+        self.per_layer_gate = nn.Linear(config.hidden_size, size, bias=False) if size else None
+        self.per_layer_proj = nn.Linear(size, config.hidden_size, bias=False) if size else None
+        self.per_layer_output_norm = norm(size > 0)
+        self.layer_scalar = nn.Parameter(torch.ones(1)) if config.layer_scalars else None
 
     @property
     def mixer(self) -> Attention | ShortConvolution | GatedDeltaNet:
@@ -190,14 +215,20 @@ class Block(nn.Module):
             return [self.linear_attn.g_proj, self.linear_attn.a_proj, self.linear_attn.b_proj]
         return [] if self.mixer.g_proj is None else [self.mixer.g_proj]
 
-    def qkv(self, x: Tensor, cos: Tensor, sin: Tensor, adapter: Adapter = no_adapter) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated query [..., num_heads, head_dim], rotated key and plain value [..., num_kv_heads, head_dim].
+    def qkv(
+        self, x: Tensor, cos: Tensor, sin: Tensor, adapter: Adapter = no_adapter
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Rotated query [..., num_heads, head_dim], rotated key and plain value [..., num_kv_heads, head_dim], or None
+        for both if they are those of layer `source`.
 
         Of a convolution: q, and the two halves of k * v. Of linear attention: no query, and the two halves of its
         cached rows. Nothing is rotated.
         """
         a = self.mixer
         y = normed(self.input_layernorm, x)
+        if self.shares and isinstance(a, Attention):
+            q = project(a.q_proj, "q_proj", y, adapter).unflatten(-1, (-1, a.head_dim))
+            return rotate(a.q_norm(q) if a.query_key_norm == "head" else q, cos, sin), None, None
         q, k, v = (project(getattr(a, name), name, y, adapter) for name in ("q_proj", "k_proj", "v_proj"))
         if isinstance(a, GatedDeltaNet):
             gates = torch.cat([a.a_proj(y), a.b_proj(y)], -1)
@@ -213,7 +244,7 @@ class Block(nn.Module):
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if a.query_key_norm == "head after rope":
             q, k = a.q_norm(q), a.k_norm(k)
-        return q, k, v
+        return q, k, v if a.value_eps is None else unit_rms(v, a.value_eps).to(v.dtype)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention, or what a layer has instead, of whole texts: q [B, T, Hq, D], k and v [B, T, Hkv, D] ->
@@ -224,9 +255,21 @@ class Block(nn.Module):
             return convolve(q, k, v, self.conv.taps)
         return attend_causal(q, k, v, self.window)
 
-    def finish(self, x: Tensor, attended: Tensor, adapter: Adapter = no_adapter) -> Tensor:
-        """Output projection of `attended` [..., num_heads * head_dim], the MLP, and both residual additions."""
-        return self.feed_forward(self.add_attention(x, attended, adapter), adapter)
+    def finish(
+        self, x: Tensor, attended: Tensor, adapter: Adapter = no_adapter, per_layer: Tensor | None = None
+    ) -> Tensor:
+        """Output projection of `attended` [..., num_heads * head_dim], the MLP, and both residual additions.
+
+        `per_layer` [..., per_layer_size] are the layer's numbers for the tokens; None: rows without a token (streams).
+        """
+        return self.scaled(self.feed_forward(self.add_attention(x, attended, adapter), adapter), per_layer)
+
+    def scaled(self, x: Tensor, per_layer: Tensor | None = None) -> Tensor:
+        """The layer's output, of the hidden state after the MLP; `per_layer` as in `finish`."""
+        if self.per_layer_gate is not None and self.per_layer_proj is not None and per_layer is not None:
+            gated = activated(self.per_layer_gate(x), self.mlp.activation) * per_layer
+            x = x + normed(self.per_layer_output_norm, self.per_layer_proj(gated))
+        return x if self.layer_scalar is None else x * self.layer_scalar
 
     def add_attention(self, x: Tensor, attended: Tensor, adapter: Adapter = no_adapter) -> Tensor:
         """x plus the output projection of `attended`, which may be gated."""
@@ -299,6 +342,24 @@ def hidden_in(rows: int, window: int | None, device: torch.device) -> Tensor:
     return all_.triu(1) if window is None else all_.triu(1) | all_.tril(-window)
 
 
+def capped(logits: Tensor, cap: float) -> Tensor:
+    """cap tanh(logits / cap); the logits themselves if the cap is 0."""
+    return torch.tanh(logits / cap) * cap if cap else logits
+
+
+class SharedKeys:
+    """The keys and values of the layers that were computed, for those that share them (`Block.source`)."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def of(self, block: Block, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of a block, from its own `qkv`."""
+        if k is not None and v is not None:
+            self._found[block.source] = k, v
+        return q, *self._found[block.source]
+
+
 class Transformer(nn.Module):
     """The plain decoder: token ids to hidden states after the final norm, and the vocabulary head."""
 
@@ -311,6 +372,10 @@ class Transformer(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
+        if (size := config.per_layer_size) > 0:
+            self.per_layer_embedding = nn.Embedding(config.vocab_size, config.num_layers * size)
+            self.per_layer_projection = nn.Linear(config.hidden_size, config.num_layers * size, bias=False)
+            self.per_layer_norm = RMSNorm(size, config.rms_norm_eps)
 
     @property
     def blocks(self) -> list[Block]:
@@ -327,15 +392,39 @@ class Transformer(nn.Module):
         x: Tensor = self.embed_tokens(input_ids)
         return x if self.config.embedding_scale == 1 else x * self.config.embedding_scale
 
+    def per_layer_modules(self) -> list[nn.Module]:
+        """Those that `per_layer` uses besides the embedding; none without per-layer embeddings."""
+        has = self.config.per_layer_size > 0
+        return [self.per_layer_embedding, self.per_layer_projection, self.per_layer_norm] if has else []
+
+    def per_layer(self, input_ids: Tensor) -> Sequence[Tensor | None]:
+        """For each layer its numbers [..., per_layer_size] for tokens [...], with which `Block.finish` is called; None
+        for every layer of a model without per-layer embeddings.
+
+        They are the mean, times sqrt(2), of an embedding of the token and a normed projection of its hidden state
+        before the first layer.
+        """
+        if not (size := self.config.per_layer_size):
+            return [None] * self.config.num_layers
+        shape = (self.config.num_layers, size)
+        projected = self.per_layer_projection(self.embed(input_ids)) * self.config.hidden_size**-0.5
+        own = self.per_layer_embedding(input_ids).to(projected.dtype).unflatten(-1, shape) * size**0.5
+        return ((own + self.per_layer_norm(projected.unflatten(-1, shape))) * 2**-0.5).unbind(-2)
+
     def lower(self, input_ids: Tensor, num_layers: int) -> Tensor:
         """Hidden states [B, T, hidden_size] after the first `num_layers` layers of causal attention, no norm."""
-        x = self.embed(input_ids)
+        x, per_layer = self.embed(input_ids), self.per_layer(input_ids)
         rotary = self.rotary(torch.arange(input_ids.shape[1], device=input_ids.device))
-        for block in self.blocks[:num_layers]:
-            x = block.finish(x, block.mix(*block.qkv(x, *rotary[block.rotary])))
+        known = SharedKeys()
+        for i, block in enumerate(self.blocks[:num_layers]):
+            q, k, v = known.of(block, *block.qkv(x, *rotary[block.rotary]))
+            x = block.finish(x, block.mix(q, k, v), per_layer=per_layer[i])
         return x
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits [..., vocab_size] of states [..., hidden_size] after the final norm."""
+        return capped(self.lm_head(states), self.config.logit_cap)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Logits [B, T, vocab_size] of causal decoding of `input_ids` [B, T] (no padding)."""
-        logits: Tensor = self.lm_head(self.norm(self.lower(input_ids, self.config.num_layers)))
-        return logits
+        return self.logits(self.norm(self.lower(input_ids, self.config.num_layers)))

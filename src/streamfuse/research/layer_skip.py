@@ -22,7 +22,7 @@ from torch import Tensor
 from streamfuse.durable import write_text
 from streamfuse.extras import need
 from streamfuse.model.config import ModelConfig
-from streamfuse.model.transformer import Transformer, attend_causal, hidden_in
+from streamfuse.model.transformer import SharedKeys, Transformer, attend_causal, hidden_in
 from streamfuse.train.readers import read_samples, spread
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def cost_of(config: ModelConfig, skip: Sequence[str]) -> float:
     """Bytes that a draft's pass reads over those of a whole one: its layers and the head."""
     h, kv = config.hidden_size, config.num_kv_heads * config.head_dim
     query = config.num_heads * config.head_dim
-    sizes = {"attention": h * (2 * query + 2 * kv), "mlp": 3 * h * config.intermediate_size}
+    sizes = {"attention": h * (2 * query + 2 * kv), "mlp": 3 * h * config.layer_mlp_sizes[0]}
     # The head's weights have 8 bits where those of the layers have 4.
     head, layers = 2 * config.vocab_size * h, config.num_layers * sum(sizes.values())
     return 1 - sum(sizes[name.split(".")[0]] for name in skip) / (layers + head)
@@ -99,7 +99,7 @@ def read(base: Transformer, texts: Sequence[Text]) -> list[Context]:
         rotary = base.rotary(torch.arange(len(ids) - 1))
         caches = []
         for block in base.blocks:
-            q, k, v = block.qkv(x, *rotary[block.rotary])
+            q, k, v = SharedKeys().of(block, *block.qkv(x, *rotary[block.rotary]))
             caches.append((k, v))
             x = block.finish(x, attend_causal(q, k, v, block.window))
         contexts.append(Context(ids, start, caches))
@@ -119,7 +119,9 @@ def agreement(base: Transformer, contexts: Sequence[Context], skip: Sequence[str
         rotary = base.rotary(torch.arange(len(ids) - 1))
         for i, (block, cache) in enumerate(zip(base.blocks, context.caches, strict=True)):
             if f"attention.{i}" not in left_out:
-                attended = _attend_cached(*block.qkv(x, *rotary[block.rotary]), *cache, block.window)
+                attended = _attend_cached(
+                    *SharedKeys().of(block, *block.qkv(x, *rotary[block.rotary])), *cache, block.window
+                )
                 x = block.add_attention(x, attended)
             if f"mlp.{i}" not in left_out:
                 x = block.feed_forward(x)

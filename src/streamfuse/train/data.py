@@ -26,6 +26,7 @@ from streamfuse.model.streams import StreamFused
 from .formats import DataError, Example
 
 _FROZEN_BATCH = 8  # examples of similar length per batch through the frozen layers
+_DIGESTED_ROWS = 1 << 14
 _FLOAT16_SAFE = 32_768.0  # half of float16's range
 
 
@@ -225,10 +226,12 @@ def _digest_below(model: StreamFused) -> str:
     frozen = model.num_frozen_layers
     below = max(0, frozen - (model.base.config.num_layers - model.streams_config.base_layers))
     adapters = [model.base_adapters[i] for i in range(below)]  # those of a previously tuned base
-    for module in (model.base.embed_tokens, *model.base.blocks[:frozen], *adapters):
+    own = model.base.per_layer_modules()
+    for module in (model.base.embed_tokens, *own, *model.base.blocks[:frozen], *adapters):
         for parameter in module.parameters():
             digest.update(str(parameter.dtype).encode())  # the weights may be the same in two
-            digest.update(parameter.detach().float().cpu().numpy().tobytes())
+            for rows in parameter.detach().split(_DIGESTED_ROWS):  # a whole table may be half of the memory
+                digest.update(rows.float().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

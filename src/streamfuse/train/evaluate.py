@@ -122,12 +122,13 @@ def proposals(
     head = model.base.lm_head.weight[torch.from_numpy(vocab).to(device)].float()
     for i, example in enumerate(examples):
         text, first = example.input_ids, example.start
+        ids = torch.tensor([text], device=device)
         if cached is None:
-            frozen = model.frozen_states(torch.tensor([text], device=device))
+            frozen = model.frozen_states(ids)
         else:
             frozen = cached[i][None].to(device, model.base.lm_head.weight.dtype)
         at = torch.arange(first - 1, len(text) - 1, device=device)[None]
-        states = model.stream_states(frozen, at, known=torch.tensor([text[first:]], device=device) if told else None)
+        states = model.stream_states(frozen, at, known=ids[:, first:] if told else None, ids=ids)
         rows = states.streams[0].float()
         stream = torch.arange(rows.shape[1], device=device).repeat(len(rows))
         logits = model.stream_logits(rows.flatten(0, 1), stream, head).view(*rows.shape[:2], -1)

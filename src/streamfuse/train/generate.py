@@ -78,7 +78,7 @@ class _Batch:
         self.rotary = [(cos.to(self.device), sin.to(self.device)) for cos, sin in tables]
         attending = [block for block in model.blocks if not (block.convolves or block.recurs)]
         self.windows = {block.window for block in attending}
-        caches = [self._caches(block, len(prompts)) for block in model.blocks]
+        caches = [self._caches(block, len(prompts)) for block in model.blocks[: config.num_cached_layers]]
         self.keys, self.values = [keys for keys, _ in caches], [values for _, values in caches]
 
     def _caches(self, block: Block, count: int) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,7 @@ class _Batch:
         if block.recurs and (sizes := config.delta) is not None:
             state = weight.new_zeros(count, sizes.value_heads, sizes.key_dim, sizes.value_dim, dtype=torch.float32)
             return state, weight.new_zeros(count, 1, self.width, sizes.channels)
-        heads, dim = config.num_kv_heads, config.head_dim
+        heads, dim = config.num_kv_heads, block.mixer.head_dim
         if block.convolves:
             return weight.new_zeros(count, 0, dim, self.width), weight.new_zeros(
                 count, 1, self.width, config.hidden_size
@@ -98,7 +98,7 @@ class _Batch:
         start = self.shared
         if start:
             self._layers(torch.tensor([prompts[0][:start]], device=self.device), slice(0, 1), 0)
-            for block, keys, values in zip(self.model.blocks, self.keys, self.values, strict=True):
+            for block, keys, values in zip(self.model.blocks, self.keys, self.values, strict=False):
                 columns = slice(None) if block.recurs else slice(start)  # a state has none
                 keys[1:, ..., columns], values[1:, :, :start] = keys[:1, ..., columns], values[:1, :, :start]
         last = []
@@ -145,8 +145,7 @@ class _Batch:
             self.values[layer] = F.pad(values, (0, 0, 0, MORE_COLUMNS))
 
     def _logits(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.model.lm_head(self.model.norm(x))
-        return logits
+        return self.model.logits(self.model.norm(x))
 
     def _layers(self, ids: Tensor, some: slice, start: int) -> Tensor:
         """Hidden states [b, T, h] of tokens [b, T] of the sequences `some` at columns from `start` on."""
@@ -159,9 +158,14 @@ class _Batch:
         if stop - start > 1:
             whole = self._causal(whole, start, stop)
         biases = {window: self._within(whole, window, padding, start, stop) for window in self.windows}
-        x = self.model.embed(ids)
-        for block, keys, values in zip(self.model.blocks, self.keys, self.values, strict=True):
+        x, per_layer = self.model.embed(ids), self.model.per_layer(ids)
+        for i, block in enumerate(self.model.blocks):
+            keys, values = self.keys[block.source], self.values[block.source]
             q, k, v = block.qkv(x, *rotary[block.rotary])
+            if k is None or v is None:
+                attended = _attend(q, keys[some], values[some], biases[block.window])
+                x = block.finish(x, attended, per_layer=per_layer[i])
+                continue
             if block.convolves or block.recurs:
                 gates, read = q.flatten(-2), torch.cat([k, v], -2).flatten(-2)
                 if block.recurs:
@@ -176,7 +180,8 @@ class _Batch:
                 continue
             keys[some, :, :, start:stop] = k.permute(0, 2, 3, 1)
             values[some, :, start:stop] = v.transpose(1, 2)
-            x = block.finish(x, _attend(q, keys[some], values[some], biases[block.window]))
+            attended = _attend(q, keys[some], values[some], biases[block.window])
+            x = block.finish(x, attended, per_layer=per_layer[i])
         return x
 
     def _convolved(self, taps: nn.Conv1d, read: Tensor, positions: Tensor, padding: Tensor) -> Tensor:

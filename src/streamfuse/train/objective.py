@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from streamfuse.model.low_rank import SigmoidPruner, SoftmaxPruner
 from streamfuse.model.streams import Segments, StreamFused, StreamStates
+from streamfuse.model.transformer import capped
 
 # Predictions whose logits are in memory at once: those of a whole batch are hundreds of megabytes, and allocating their
 # pages in each step takes longer than the products.
@@ -114,12 +115,13 @@ class NGramObjective(nn.Module):
         }
         total: Tensor | float = 0.0
         if self.alpha_streams:
-            states = self.model.stream_states(packed[0], at[None], packed[1], self.told(ids, at)[None])
+            known = self.told(ids, at)[None]
+            states = self.model.stream_states(packed[0], at[None], packed[1], known, ids[None])
             main = states.main[0]
             loss, out["streams"] = self._stream_loss(ids, at, left, states)
             total = total + self.alpha_streams * loss
         else:
-            main = self.model.main_states(*packed)[0]
+            main = self.model.main_states(*packed, ids[None])[0]
         if self.alpha_main:
             loss, hits = self._main_loss(ids, at, main)
             out["main"] = torch.stack([loss.detach(), hits])
@@ -136,7 +138,7 @@ class NGramObjective(nn.Module):
     def _main_loss(self, ids: Tensor, at: Tensor, main: Tensor) -> tuple[Tensor, Tensor]:
         """Summed loss and hits of the next token, for completion tokens only."""
         target = ids[at + 1]
-        logits = self.model.base.lm_head(main[at]).float()
+        logits = self.model.base.logits(main[at]).float()
         return F.cross_entropy(logits, target, reduction="sum"), (logits.max(-1).indices == target).sum().float()
 
     def _stream_loss(self, ids: Tensor, at: Tensor, left: Tensor, states: StreamStates) -> tuple[Tensor, Tensor]:
@@ -192,7 +194,8 @@ class NGramObjective(nn.Module):
 
     def _soft(self, at: Tensor, wanted: _Targets, main: Tensor) -> Tensor:
         """[n, S]: the text's token mixed with the main row's distribution at t + j. Those rows have streams too."""
-        taught = torch.softmax((main[at] @ self.head.T).float(), -1)  # [P, S]
+        logits = capped((main[at] @ self.head.T).float(), self.model.base.config.logit_cap)
+        taught = torch.softmax(logits, -1)  # [P, S]
         place = wanted.valid.nonzero()[:, 0]
         soft = taught[place + 1 + wanted.stream] * self.soft_targets
         return soft.scatter_add(1, wanted.target[:, None], torch.full_like(soft[:, :1], 1 - self.soft_targets))

@@ -59,13 +59,14 @@ def work_of(manifest: Manifest, method: str, context: int) -> dict[str, Work]:
     adapters, stream_head = _stream_bytes(manifest) if rows.streams else (0.0, 0.0)
     attention, mlp = _parameters(manifest, ATTENTION), _parameters(manifest, MLP)
     share = rows.base / model.num_layers
-    cached, heads = (of_layers[model.num_layers - rows.depth :] for of_layers in _attended(manifest, context))
-    cache = sum(count * _position_bytes(manifest, kv) for count, kv in zip(cached, heads, strict=True))
+    caches = _caches(manifest, context)[model.num_layers - rows.depth :]
     numbers = _states(manifest)[model.num_layers - rows.depth :]
-    cache += 4 * sum(numbers)  # of linear attention: states in float32
+    # Of linear attention: states in float32.
+    cache = sum(one.positions * one.position_bytes for one in caches) + 4 * sum(numbers)
     # One row's scores and weighted values in one layer. A convolution counts as attention to its cached positions: the
     # manifest does not tell them apart. Linear attention reads a state twice and changes it once.
-    seen = (2 * model.num_heads * model.head_dim * sum(cached) + 3 / 2 * sum(numbers)) / max(len(cached), 1)
+    products = 2 * model.num_heads * sum(one.positions * one.head_dim for one in caches)
+    seen = (products + 3 / 2 * sum(numbers)) / max(len(caches), 1)
     return {
         EMBEDDING: Work(rows.tokens * _bytes(manifest, EMBEDDING) / model.vocab_size, 0.0),
         # Low-rank products, or the matrices that they are merged into, count by the sizes of the base's matrices.
@@ -106,19 +107,34 @@ def _stream_bytes(manifest: Manifest) -> tuple[float, float]:
     return max(0.0, _bytes(manifest, "streams") - head), head
 
 
-def _attended(manifest: Manifest, context: int) -> tuple[list[int], list[int]]:
-    """Per layer: cached positions that a row attends to (of a ring: those of the window, rounded up to blocks), and the
-    number of heads in the cache; a convolution may have more than attention."""
-    capacity, axis = manifest.cache.capacity, _POSITIONS_AXIS[manifest.cache.layout]
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    """What a row reads of a layer's caches: positions (of a ring: those of the window, rounded up to blocks), the bytes
+    of one, and the size of a head."""
+
+    positions: int
+    position_bytes: float
+    head_dim: int
+
+
+def _caches(manifest: Manifest, context: int) -> list[_Cache]:
+    """Those of each layer. A layer that reads the caches of another one has none, since a manifest does not say whose
+    it reads."""
+    model, axis = manifest.model, _POSITIONS_AXIS[manifest.cache.layout]
     inputs = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].inputs}
-    found, heads = [], []
-    for layer in range(manifest.model.num_layers):
+    has_names = "key_cache_0" in inputs
+    found = []
+    for layer in range(model.num_layers):
         shape = inputs.get(f"key_cache_{layer}") or inputs.get(f"past_key_values.{layer}.key") or ()
-        is_ring = len(shape) > axis and shape[axis] < capacity
+        values, head_dim = inputs.get(f"value_cache_{layer}", ()), model.head_dim
+        if manifest.cache.layout == "packed" and values:
+            head_dim = (values[2] - 4) // 17 * 16  # docs/contracts.md, section 6
+        is_ring = len(shape) > axis and shape[axis] < manifest.cache.capacity
         reads = min(context, shape[axis] - REWINDABLE) if is_ring else context
-        found.append(0 if f"state_{layer}" in inputs else reads)
-        heads.append(_heads(manifest, shape) if len(shape) > axis else manifest.model.num_kv_heads)
-    return found, heads
+        reads = 0 if f"state_{layer}" in inputs or (has_names and not shape) else reads
+        heads = _heads(manifest, shape) if len(shape) > axis else model.num_kv_heads
+        found.append(_Cache(reads, _position_bytes(manifest, heads, head_dim), head_dim))
+    return found
 
 
 def _states(manifest: Manifest) -> list[int]:
@@ -135,22 +151,25 @@ def _heads(manifest: Manifest, shape: Sequence[int]) -> int:
     return shape[0 if layout == "packed" else 1]
 
 
-def _position_bytes(manifest: Manifest, kv_heads: int) -> float:
+def _position_bytes(manifest: Manifest, kv_heads: int, head_dim: int) -> float:
     """Of keys and values of one position in one layer."""
-    model, dtype = manifest.model, manifest.cache.dtype
-    if dtype == "int8":
-        return cache_bytes(GROUP, kv_heads, model.head_dim) / GROUP
-    return 2 * _DTYPE_BYTES[dtype] * kv_heads * model.head_dim
+    if manifest.cache.dtype == "int8":
+        return cache_bytes(GROUP, kv_heads, head_dim) / GROUP
+    return 2 * _DTYPE_BYTES[manifest.cache.dtype] * kv_heads * head_dim
 
 
 def _bytes(manifest: Manifest, part: str) -> int:
-    scheme, own = getattr(manifest.quantization, part), 0
+    scheme, own, share = getattr(manifest.quantization, part), 0, 1.0
     # With less than a bit per weight, one blob serves the look-up and the product: the head's own bytes are its norm's.
     if part == HEAD and (not scheme.bytes or 8 * scheme.bytes < (scheme.parameters or 0)):
         scheme, own = manifest.quantization.embedding, scheme.bytes or 0
+        weights = manifest.model.vocab_size * manifest.model.hidden_size
+        if (scheme.parameters or 0) > weights and scheme.bytes and scheme.scheme in _GRID_BYTES:
+            share = weights * _GRID_BYTES[scheme.scheme] / scheme.bytes  # the rest are per-layer embeddings
     if scheme.bytes is None:
         raise WorkError(f"the manifest's quantization.{part} does not say its bytes; export the bundle again")
-    return own + int(scheme.bytes)
+    read: int = round(share * scheme.bytes)
+    return own + read
 
 
 def _parameters(manifest: Manifest, part: str) -> int:

@@ -101,8 +101,8 @@ class Form(plain.TracedForm):
     def opening(self, block: Block, adapters: StreamAdapters | None) -> nn.Module:
         return Opening(self, block, adapters)
 
-    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
-        return Head(norm, self.chunks("head", weight))
+    def head(self, norm: RMSNorm, weight: Tensor, cap: float) -> nn.Module:
+        return Head(norm, self.chunks("head", weight))  # preview.py refuses models with a cap
 
     def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
         return StreamHead(norm, self.chunks("streams", weight), ids, top_k)

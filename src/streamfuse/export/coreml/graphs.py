@@ -7,6 +7,7 @@ graph's rows are the input's rows, otherwise the part for cached rows, with `anc
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -79,7 +80,14 @@ class MaskedSpan(nn.Module):
         self.register_buffer("no_entry", torch.full((1,), NO_ENTRY))
 
     def forward(
-        self, x: Tensor, positions: Positions, cached: Cached, visible: Tensor, caches: tuple[Tensor, ...]
+        self,
+        x: Tensor,
+        positions: Positions,
+        cached: Cached,
+        visible: Tensor,
+        caches: tuple[Tensor, ...],
+        per_layer: Tensor | None = None,
+        below: Sequence[Tensor] = (),
     ) -> tuple[Tensor, list[Tensor]]:
         rows, mask = x.shape[0], cached.mask
         if mask.shape[1] == self.capacity:
@@ -94,7 +102,7 @@ class MaskedSpan(nn.Module):
             x = ane.to_channels(x)
             turns = tuple((_channels(cos), _channels(sin)) for cos, sin in positions.turns)
             positions = Positions(positions.ids, turns)
-        y, new = self.span(x, positions, None, masks, caches)
+        y, new = self.span(x, positions, None, masks, caches, per_layer, below)
         return (ane.to_rows(y) if self.channels else y), new
 
     def _per_head(self, mask: Tensor) -> Tensor:

@@ -9,12 +9,13 @@ import torch
 from executorch.exir import EdgeProgramManager
 from torch import nn
 
-from streamfuse.model.low_rank import PROJECTIONS, projection
+from streamfuse.model.low_rank import projection, projections_of
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.backend import Backend, ModelSpec
 from streamfuse.runtime.backends.executorch import ExecuTorchBackend, ExecuTorchProgram
 
 from ..config import ExportConfig
+from ..facts import num_top_caches
 from ..graphs import Method, Weights, build_methods
 from ..selftest import FLOORS
 from ..target import TargetFacts
@@ -50,7 +51,8 @@ class KernelsTarget(PteTarget):
             own = task.examples()
             methods |= {f"{name}.{method}": module for method, module in task.methods.items()}
             examples |= {f"{name}.{method}": inputs for method, inputs in own.items()}
-            constants |= {f"{name}.get_n_msa_layers": task.model.streams_config.num_msa_layers}
+            top = num_top_caches(task.model.base.config, task.model.streams_config.num_msa_layers)
+            constants |= {f"{name}.get_n_msa_layers": top}
         return edge_program(methods, examples, constants, self.progress)
 
     def facts(self) -> TargetFacts:
@@ -98,5 +100,5 @@ def _forget(model: StreamFused, top: int) -> None:
     head are not freed, since the drafting tables are computed from them.
     """
     for block in model.base.blocks[: model.base.config.num_layers - top]:
-        for layer in [*(projection(block, name) for name in PROJECTIONS), *block.gate_projections]:
+        for layer in [*(projection(block, name) for name in projections_of(block)), *block.gate_projections]:
             layer.weight = nn.Parameter(torch.empty_like(layer.weight, device="meta"), requires_grad=False)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import streamfuse.export.operators.aot  # noqa: F401  registers torch.ops.streamfuse.*
-from streamfuse.export.operators.layout import cache_shapes
+from streamfuse.export.operators.layout import Q8_0_BYTES, TILE, cache_shapes
 from streamfuse.export.operators.packing import (
     integer_adapters,
     interleave_gate_up,
@@ -20,13 +20,14 @@ from streamfuse.export.operators.packing import (
 )
 from streamfuse.model.delta_rule import GatedDeltaNet
 from streamfuse.model.streams import LowRank, StreamAdapters
-from streamfuse.model.transformer import Block, RMSNorm, ShortConvolution
+from streamfuse.model.transformer import Block, RMSNorm, ShortConvolution, Transformer
 
 from .. import layers
 from ..integers import GridReport, to_integers
 from ..schemes import GRIDS, GROUP, Part, Schemes
 
 _ops = torch.ops.streamfuse
+_PACKED_AT_ONCE = 1 << 26  # weights, which have several copies while they are packed
 
 
 class Form(layers.Form):
@@ -82,8 +83,16 @@ class Form(layers.Form):
         again.take(adapters)
         return again
 
-    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
-        return Head(norm, self._table(weight, "head", self.schemes.head), weight.shape[0])
+    def per_layer(self, base: Transformer) -> nn.Module:
+        return PerLayer(base, lambda weight: self._pack(weight, "mlp"))
+
+    def ending(self, block: Block) -> nn.Module:
+        if block.per_layer_gate is None and block.layer_scalar is None:
+            return super().ending(block)
+        return Ending(block, lambda weight: self._pack(weight, "mlp"))
+
+    def head(self, norm: RMSNorm, weight: Tensor, cap: float) -> nn.Module:
+        return Head(norm, self._table(weight, "head", self.schemes.head), weight.shape[0], cap)
 
     def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
         return StreamHead(norm, self._pack(weight, "streams"), ids, top_k)
@@ -109,9 +118,13 @@ class Form(layers.Form):
         return self._tables[key]
 
     def _pack(self, weight: Tensor, part: Part, grid: str | None = None) -> Tensor:
-        found = to_integers(weight, GRIDS[grid or self.schemes.of(part)])
-        self.report.setdefault(self._reported_as or part, GridReport()).add(cast("Tensor", found.exact))
-        return pack_q8_0(found.q, found.d) if found.m is None else pack_q4_1(found.q, found.d, found.m)
+        rows = max(TILE, _PACKED_AT_ONCE // weight.shape[1] // TILE * TILE)
+        packed = []
+        for some in weight.split(rows):
+            found = to_integers(some, GRIDS[grid or self.schemes.of(part)])
+            self.report.setdefault(self._reported_as or part, GridReport()).add(cast("Tensor", found.exact))
+            packed.append(pack_q8_0(found.q, found.d) if found.m is None else pack_q4_1(found.q, found.d, found.m))
+        return packed[0] if len(packed) == 1 else torch.cat(packed)
 
 
 def _with_bias(name: str, bias: Tensor | None) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
@@ -160,7 +173,8 @@ class Adapter(nn.Module):
 
 def opening_adapter(adapters: StreamAdapters | None, int8: bool = False) -> Adapter:
     """The part of a layer's adapters that an `Opening` uses."""
-    return Adapter(adapters, "q_proj", "k_proj", "v_proj", int8=int8)
+    names = [name for name in ("q_proj", "k_proj", "v_proj") if adapters is not None and name in adapters]
+    return Adapter(adapters, *names, int8=int8)
 
 
 def closing_adapters(adapters: StreamAdapters | None, int8: bool = False) -> tuple[Adapter, Adapter, Adapter]:
@@ -199,6 +213,60 @@ class Embedding(nn.Module):
         return rows
 
 
+class PerLayer(nn.Module):
+    """The numbers for each layer from per-layer embeddings: `Transformer.per_layer` with packed weights."""
+
+    table: Tensor
+    projection: Tensor
+    norm: Tensor
+
+    def __init__(self, base: Transformer, pack: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        config = base.config
+        self.layers, self.size = config.num_layers, config.per_layer_size
+        # The projection is divided by sqrt(h) before its norm, which only changes the epsilon.
+        self.eps = base.per_layer_norm.eps * config.hidden_size
+        self.register_buffer("table", pack(base.per_layer_embedding.weight))
+        self.register_buffer("projection", pack(base.per_layer_projection.weight))
+        self.register_buffer("norm", (base.per_layer_norm.weight * 2**-0.5).detach().float())
+        self.register_buffer("factor", torch.full((1,), (self.size / 2) ** 0.5))
+
+    def forward(self, ids: Tensor, x: Tensor) -> Tensor:
+        rows = len(x)
+        embedding = _ops.embedding_q8 if self.table.shape[2] == Q8_0_BYTES else _ops.embedding_q4
+        own = embedding(self.table, ids) * self.factor
+        size = self.layers * self.size
+        projected = _ops.linear(x, None, 0.0, self.projection, size, None, None, None, rows)
+        by_layer: Tensor = _ops.add_normed(projected.view(-1, self.size), self.norm, self.eps, own.view(-1, self.size))
+        return by_layer.view(rows, self.layers, self.size)
+
+
+class Ending(nn.Module):
+    """What a layer has after its MLP: its part of the per-layer embeddings, and its scalar."""
+
+    gate: Tensor | None  # with proj; None: the model has no per-layer embeddings
+    proj: Tensor | None
+    scalar: Tensor | None
+
+    def __init__(self, block: Block, pack: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        gate, proj, norm = block.per_layer_gate, block.per_layer_proj, block.per_layer_output_norm
+        self.register_buffer("gate", None if gate is None else pack(gate.weight))
+        self.register_buffer("proj", None if proj is None else pack(proj.weight))
+        if gate is not None and proj is not None and norm is not None:
+            self.norm, self.eps, self.size, self.hidden = norm.weight, norm.eps, gate.out_features, proj.out_features
+        self.gelu = block.mlp.activation == "gelu_tanh"
+        self.register_buffer("scalar", None if block.layer_scalar is None else block.layer_scalar.detach())
+
+    def forward(self, x: Tensor, per_layer: Tensor | None) -> Tensor:
+        if per_layer is not None and self.gate is not None:
+            gates = _ops.linear(x, None, 0.0, self.gate, self.size, None, None, None, x.shape[0])
+            gated = (_ops.gelu_gate if self.gelu else _ops.silu_gate)(per_layer, gates)
+            y = _ops.linear(gated, None, 0.0, self.proj, self.hidden, None, None, None, x.shape[0])
+            x = _ops.add_normed(y, self.norm, self.eps, x)
+        return x if self.scalar is None else x * self.scalar
+
+
 class Opening(nn.Module):
     """Norm, q, k and v in one product, biases, norms of q and k, rotary embedding.
 
@@ -215,10 +283,11 @@ class Opening(nn.Module):
         super().__init__()
         self.int8 = int8  # of the adapters
         a = block.conv if block.convolves else block.self_attn
-        self.convolves = block.convolves
+        self.convolves, self.shares, self.value_eps = block.convolves, block.shares, a.value_eps
         self.heads, self.kv_heads = a.num_heads, a.num_kv_heads
-        own = [] if a.query_key_norm == "none" else [block.self_attn.q_norm, block.self_attn.k_norm]
-        norms: list[Tensor | None] = [norm.weight for norm in own] or [None, None]
+        names = ("q_norm",) if block.shares else ("q_norm", "k_norm")
+        own = [] if a.query_key_norm == "none" else [getattr(a, name) for name in names]
+        norms: list[Tensor | None] = [*(norm.weight for norm in own), None, None][:2]
         self.weights_after_rope: list[Tensor] = []  # of the norms of q and of k
         if a.query_key_norm == "head after rope":
             self.weights_after_rope = [norm.weight.detach() for norm in own]
@@ -226,21 +295,35 @@ class Opening(nn.Module):
         self.q_norm, self.k_norm = norms
         self.norm = None if block.input_layernorm is None else block.input_layernorm.weight
         self.eps = eps_of(block.input_layernorm, *own)
-        biases: list[Tensor] = [layer.bias for layer in (a.q_proj, a.k_proj, a.v_proj) if layer.bias is not None]
+        products = [a.q_proj] if block.shares else [a.q_proj, a.k_proj, a.v_proj]
+        biases: list[Tensor] = [layer.bias for layer in products if layer.bias is not None]
         self.register_buffer("bias", torch.cat(biases).detach() if biases else None)
-        self.register_buffer("weight", pack(torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight])))
+        self.register_buffer("weight", pack(torch.cat([layer.weight for layer in products])))
+        if a.value_eps is not None:
+            self.register_buffer("ones", torch.ones(a.head_dim))
         self.take(adapters)
 
     def take(self, adapters: StreamAdapters | None) -> None:
         """Replace the adapters."""
         self.adapter = opening_adapter(adapters, self.int8)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if self.shares:
+            own: Tensor = _ops.query(
+                x, self.norm, self.eps, self.weight, cos, sin, self.heads, self.q_norm,
+                *self.adapter.of(x.shape[0], first), first,
+            )  # fmt: skip
+            return own, None, None
         operator, bias = _with_bias("qkv", self.bias)
         rotated: tuple[Tensor, Tensor, Tensor] = operator(
             x, self.norm, self.eps, self.weight, cos, sin, self.heads, self.kv_heads, self.q_norm, self.k_norm,
             *self.adapter.of(x.shape[0], first), first, *bias,
         )  # fmt: skip
+        if self.value_eps is not None:
+            query, key, value = rotated
+            heads = value.view(-1, value.shape[2])
+            normed = _ops.add_normed(heads, self.ones, self.value_eps, torch.zeros_like(heads))
+            return query, key, normed.view(value.shape)
         if self.weights_after_rope:
             query, key, value = rotated
             return query * self.weights_after_rope[0], key * self.weights_after_rope[1], value
@@ -358,13 +441,14 @@ class Closing(nn.Module):
 class Head(nn.Module):
     weight: Tensor
 
-    def __init__(self, norm: RMSNorm, packed: Tensor, vocab_size: int) -> None:
+    def __init__(self, norm: RMSNorm, packed: Tensor, vocab_size: int, cap: float) -> None:
         super().__init__()
-        self.norm, self.eps, self.vocab_size = norm.weight, norm.eps, vocab_size
+        self.norm, self.eps, self.vocab_size, self.cap = norm.weight, norm.eps, vocab_size, cap
         self.register_buffer("weight", packed)
 
     def forward(self, x: Tensor, want_logits: Tensor) -> tuple[Tensor, Tensor]:
-        out: tuple[Tensor, Tensor] = _ops.head(x, self.norm, self.eps, self.weight, self.vocab_size, want_logits)
+        operator, cap = (_ops.capped_head, (self.cap,)) if self.cap else (_ops.head, ())
+        out: tuple[Tensor, Tensor] = operator(x, self.norm, self.eps, self.weight, self.vocab_size, want_logits, *cap)
         return out
 
 

@@ -16,7 +16,7 @@ from executorch.exir.backend.backend_details import PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch import Tensor, nn
 
-from streamfuse.model.transformer import RMSNorm
+from streamfuse.model.transformer import RMSNorm, capped
 
 from .. import layers
 from ..schemes import PartScheme
@@ -77,15 +77,15 @@ class Head(layers.Head):
 
     columns: Tensor  # int32 [V]
 
-    def __init__(self, form: Form, norm: RMSNorm, weight: Tensor) -> None:
-        super().__init__(form, norm, weight)
+    def __init__(self, form: Form, norm: RMSNorm, weight: Tensor, cap: float) -> None:
+        super().__init__(form, norm, weight, cap=cap)
         self.register_buffer("columns", torch.arange(len(weight), dtype=torch.int32))
 
     def forward(self, x: Tensor, want_logits: Tensor | None) -> tuple[Tensor, ...]:
         (logits,) = self.compute(0, x)
         none = torch.full((), len(self.columns), dtype=torch.int32)
         best = torch.where(logits >= logits.amax(1, keepdim=True), self.columns, none).amin(1)
-        return logits, best.long()
+        return capped(logits, self.cap), best.long()
 
 
 class OpenvinoForm(Form):
@@ -98,8 +98,8 @@ class OpenvinoForm(Form):
     def attention(self, capacity: int, cache_size: int, scale: float, window: int | None) -> nn.Module:
         return Attention(capacity, cache_size, scale, window)
 
-    def head(self, norm: RMSNorm, weight: Tensor) -> nn.Module:
-        return Head(self, norm, weight)
+    def head(self, norm: RMSNorm, weight: Tensor, cap: float) -> nn.Module:
+        return Head(self, norm, weight, cap)
 
     def integers(self, linear: nn.Linear, scheme: PartScheme) -> nn.Module:
         return Decoded(linear, scheme)

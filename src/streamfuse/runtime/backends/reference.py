@@ -29,9 +29,11 @@ Method = Callable[..., tuple[Any, ...]]
 
 
 class ReferenceBackend(HostBackend):
-    """One sequence over methods by name; `num_msa_layers` (Ns) top layers return rows in `kept` order.
+    """One sequence over methods by name.
 
-    `kv_heads` are the heads in the caches of all layers, or of each. `next_token` says that `streams` takes it.
+    `caches` has the heads and their size of each layer with caches. Layers from `num_lower` on return rows in `kept`
+    order. `streams` takes the caches of layers from `first_of_streams` on (default: from `num_lower` on), and
+    `next_token` says that it takes the next token.
     `states` are the numbers of each layer's state, 0 for none: methods take them after the caches, float32
     [2, numbers], and bring them up to date.
     `window` is that of the layers whose caches are ring buffers, if there are any; then `positions` are those in the
@@ -42,10 +44,9 @@ class ReferenceBackend(HostBackend):
         self,
         methods: Mapping[str, Method],
         spec: ModelSpec,
-        num_layers: int,
-        num_msa_layers: int,
-        kv_heads: int | Sequence[int],
-        head_dim: int,
+        caches: Sequence[tuple[int, int]],
+        num_lower: int,
+        first_of_streams: int | None = None,
         next_token: bool = False,
         positions: Sequence[int] | None = None,
         window: int | None = None,
@@ -55,15 +56,15 @@ class ReferenceBackend(HostBackend):
         missing = [name for name in needed if name not in methods]
         if missing:
             raise BackendError(f"the model lacks the methods {', '.join(missing)}")
-        positions = positions or [spec.capacity] * num_layers
+        positions = positions or [spec.capacity] * len(caches)
         super().__init__(spec, None if window is None else Ring(window, min(positions)))
         self._methods, self._next_token = dict(methods), next_token
-        self._num_lower = num_layers - num_msa_layers
-        heads_of = [kv_heads] * num_layers if isinstance(kv_heads, int) else kv_heads
-        shapes = zip(positions, heads_of, strict=True)
-        self._shapes = [(count, heads, head_dim) for count, heads in shapes for _ in range(2)]
+        self._num_lower = num_lower
+        self._first_of_streams = num_lower if first_of_streams is None else first_of_streams
+        shapes = zip(positions, caches, strict=True)
+        self._shapes = [(count, *sizes) for count, sizes in shapes for _ in range(2)]
         self._state_sizes = [size for size in states if size]
-        self._skipped_states = sum(size > 0 for size in states[: self._num_lower])  # by `streams`
+        self._skipped_states = sum(size > 0 for size in states[: self._first_of_streams])  # by `streams`
         self._caches: list[torch.Tensor] = []  # made by the first run
         self._states: list[torch.Tensor] = []
         self._hidden: torch.Tensor | None = None  # [K, h] of the last run's survivors, where the schedule is deferred
@@ -123,7 +124,7 @@ class ReferenceBackend(HostBackend):
                 torch.tensor([self._length - 1]),
                 torch.tensor([self._length], dtype=torch.int64),
                 *([torch.tensor([next_token])] if self._next_token else []),
-                *self._caches[2 * self._num_lower :],
+                *self._caches[2 * self._first_of_streams :],
                 *self._states[self._skipped_states :],
             )
         nobody = np.zeros(0, np.int64)
