@@ -42,7 +42,7 @@ from streamfuse.bench.quantization import rounded
 from streamfuse.cli.shared.options import DEFAULT_MODEL
 from streamfuse.export.schemes import GRIDS
 from streamfuse.model.checkpoint import load_base, load_stream_fused
-from streamfuse.model.low_rank import PROJECTIONS, projection
+from streamfuse.model.low_rank import projection, projections_of
 from streamfuse.model.pull import resolve_model
 from streamfuse.model.streams import StreamFused
 from streamfuse.runtime.reference.tree import Tree
@@ -73,7 +73,7 @@ def requantized(model: StreamFused, grid: str) -> StreamFused:
     """This model with the base's adapters merged and the weights of all layers on a grid of the kernels."""
     model = model.merged()
     for block in model.base.blocks:
-        for name in PROJECTIONS:
+        for name in projections_of(block):
             layer = projection(block, name)
             layer.weight = nn.Parameter(rounded(layer.weight, grid)[0], requires_grad=False)
     return model

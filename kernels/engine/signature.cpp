@@ -102,8 +102,8 @@ int64_t positions_of(const std::string& method, size_t layer, const MethodMeta& 
   return found;
 }
 
-// From the value cache, int8 [kv heads, positions, bytes of a position]: 17 bytes per tile of 16 dimensions, and a scale
-// of 4 bytes.
+// From the value cache, int8 [kv heads, positions, bytes of a position]: 17 bytes per tile of 16 dimensions, and a
+// scale of 4 bytes.
 int64_t int8_head_dim(const std::string& method, size_t layer, const MethodMeta& meta) {
   const std::string what = "value_cache_" + std::to_string(layer);
   const TensorFacts values = facts_of(method, what, meta.input_tensor_meta(kPassInputs + 2 * layer + 1));

@@ -21,7 +21,7 @@ constexpr const char* kStreams = "streams";  // the method of the deferred sched
 // In a program with the constants get_sliding_window and get_max_context_len, caches may be ring buffers: they have
 // fewer positions than the context, and position t is stored at t modulo their number.
 struct Shapes {
-  int64_t layers = 0;  // with caches
+  int64_t layers = 0;  // that have caches
   int64_t capacity = 0, vocab_size = 0, num_streams = 0, top_k = 0, hidden_size = 0;
   int64_t window = 0;              // of the layers whose caches are rings; 0: there are none
   std::vector<int64_t> positions;  // in the caches of each layer, at most `capacity`

@@ -40,9 +40,9 @@ SF_EXPORT const char* sf_program_error(const sf_program*);
  * first. *out is a handle even if this fails, unless memory is exhausted. */
 SF_EXPORT int sf_program_adapter(sf_program*, const char* name, sf_program** out);
 
-/* {"methods": {name: {"rows", "keep", "logits", "streams", "carrying", "hidden"}}, "layers" (with caches),
- * "kv_heads": [of each layer], "head_dims": [of each layer], "capacity", "vocab_size", "num_streams", "top_k", "constants": {name: number or text}, "threads",
- *  "instruction_set", "cache_bytes"} */
+/* {"methods": {name: {"rows", "keep", "logits", "streams", "carrying", "hidden"}}, "layers" (those that have caches),
+ * "kv_heads": [of each layer], "head_dims": [of each layer], "capacity", "vocab_size", "num_streams", "top_k",
+ * "constants": {name: number or text}, "threads", "instruction_set", "cache_bytes"} */
 SF_EXPORT int sf_program_describe(sf_program*, const char** json);
 
 /* The number of threads that passes of this program use, also "threads" in its description. XNNPACK has one thread pool

@@ -1,10 +1,10 @@
-// head: vocabulary logits and their argmax. capped_head: the same, with c tanh(x / c) of each logit x. stream_top_k: the best candidates of the stream head with
-// log-probabilities.
+// head: vocabulary logits and their argmax. capped_head: as head, with soft-capped logits cap tanh(x / cap).
+// stream_top_k: the best candidates of the stream head with log-probabilities.
 //
 // Contract (docs/contracts.md, section 7): x float32 [rows, inputs].
 //   head          logits [rows, vocab_size], written only if not null; best int64 [rows], the smaller id on ties; a NaN
 //                 counts as the smallest value
-//   capped_head   as head, with logits replaced after best is found
+//   capped_head   as head; best is the argmax before capping
 //   stream_top_k  ids int64 [columns]; out_ids, out_log_probs [rows, k] as in top_k.h, of the stream head's logits
 // Row-invariant.
 #pragma once

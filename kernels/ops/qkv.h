@@ -1,5 +1,6 @@
-// qkv, biased_qkv and query: one product for query, key and value, or for the query alone (kv_heads is 0), then biases, norms per head and rotary embedding while the
-// head is in the cache. Norms over all heads of a row, and the rotation after them, follow when all heads are there.
+// qkv and biased_qkv: one product for query, key and value, then biases, norms per head and rotary embedding while the
+// head is in the CPU's cache. Norms over all heads of a row, and the rotation after them, follow when all heads are
+// there. query: the same for the query alone; kv_heads is 0, key and value are null.
 //
 // Contract (docs/contracts.md, section 7): x float32 [rows, inputs], cos and sin [rows, head_dim], query
 // [rows, heads, head_dim], key and value [rows, kv_heads, head_dim]; head_dim a multiple of 16. Row-invariant.

@@ -364,7 +364,7 @@ def test_the_old_flat_rope_settings_mean_the_same() -> None:
         ({"architectures": ["MambaForCausalLM"]}, "architecture 'MambaForCausalLM' is not supported"),
         (
             {"architectures": ["Gemma2ForCausalLM"]},
-            "not supported because of its caps of scores and logits .attn_logit_softcapping",
+            "not supported because of its soft-capping of attention scores .attn_logit_softcapping",
         ),
         ({"architectures": ["GptOssForCausalLM"]}, "not supported because of its attention sinks and experts"),
         ({"hidden_size": None}, "field 'hidden_size' is missing"),
@@ -436,7 +436,7 @@ def test_generation_config_adds_its_end_tokens(tmp_path: Path) -> None:
 
 
 def test_gemma4_ignores_keys_and_values_of_layers_that_share_them(tmp_path: Path) -> None:
-    """Published checkpoints have them, and per-layer embeddings in bfloat16 stay so."""
+    """Published checkpoints have these tensors. Per-layer embeddings that are stored in bfloat16 stay in bfloat16."""
     reference = hf_model("Gemma4", GEMMA_4)
     reference.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
@@ -463,16 +463,26 @@ def test_gemma4_ignores_keys_and_values_of_layers_that_share_them(tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"num_kv_shared_layers": 3}, "num_kv_shared_layers 3 leaves no layer of each type"),
-        ({"num_kv_shared_layers": 4}, "num_kv_shared_layers 4 leaves no layer of each type"),
-        ({"num_kv_shared_layers": 9}, "num_kv_shared_layers 9 leaves no layer of each type"),
+        (
+            {"num_kv_shared_layers": 3},
+            "num_kv_shared_layers 3: the last 3 layers have a type in layer_types that no layer",
+        ),
+        (
+            {"num_kv_shared_layers": 4},
+            "num_kv_shared_layers 4: the last 4 layers have a type in layer_types that no layer",
+        ),
+        (
+            {"num_kv_shared_layers": 9},
+            "num_kv_shared_layers 9: the last 9 layers have a type in layer_types that no layer",
+        ),
         ({"global_head_dim": 15}, "global_head_dim must be even, not 15"),
-        ({"per_layer_config": {"1": {"head_dim": 32}}}, "only one head_dim for all layers with full attention is"),
+        ({"per_layer_config": {"1": {"head_dim": 32}}}, "it may only set head_dim, to the same number"),
         ({"per_layer_config": {"1": {"num_key_value_heads": 1}}}, "per_layer_config"),
         ({"attention_k_eq_v": True}, "attention_k_eq_v True is not supported"),
         ({"enable_moe_block": True}, "enable_moe_block True is not supported"),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all' is not supported"),
         ({"final_logit_softcapping": "x"}, "final_logit_softcapping"),
+        ({"final_logit_softcapping": 1e39}, r"final_logit_softcapping must be from 0.001 to 1000000, or 0 for none"),
         ({"hidden_size_per_layer_input": -1}, "hidden_size_per_layer_input"),
         ({"vocab_size_per_layer_input": 47}, "vocab_size_per_layer_input must be vocab_size, 48, not 47"),
     ],

@@ -134,7 +134,7 @@ def test_a_gemma4_gguf_gives_the_same_model(config: dict[str, Any], tmp_path: Pa
     assert all(torch.equal(value, expected[name]) for name, value in found.state_dict().items())
 
 
-def test_a_gemma4_gguf_may_have_what_the_model_does_not_use_and_lack_scalars(tmp_path: Path) -> None:
+def test_a_gemma4_gguf_may_have_unused_keys_and_values_and_lack_layer_scalars(tmp_path: Path) -> None:
     source = gemma4()
     for name in ("attn_k", "attn_v", "attn_k_norm"):
         source.tensors[f"blk.3.{name}.weight"] = gguf_tensors(source.model, "gemma4")[f"blk.1.{name}.weight"]
@@ -159,7 +159,7 @@ def test_a_gemma4_gguf_merges_pieces_as_its_list_says(tmp_path: Path) -> None:
     [
         ({"attention.key_length_swa": 8}, "value_length_swa' must be attention.key_length_swa, not 16"),
         ({"attention.sliding_window_pattern": [True]}, "sliding_window_pattern must have a bool for each of 4 layers"),
-        ({"attention.shared_kv_layers": 3}, "feed_forward_length' must have the same number for all layers, or twice"),
+        ({"attention.shared_kv_layers": 3}, "feed_forward_length' is .*; it must be one size for all"),
         ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, "gemma4.rope.scaling.type' is not supported"),
         ({"expert_count": 8}, "expert_count"),
         ({"final_logit_softcapping": "high"}, "final_logit_softcapping"),
@@ -173,7 +173,7 @@ def test_a_gemma4_gguf_with_an_impossible_field_is_refused(fields: dict[str, Any
 
 
 @pytest.mark.parametrize("factors", [[1.0] * 8, [1.0, 1e30] * 8, [1.0] * 8 + [2.0] * 8])
-def test_divisors_of_frequencies_that_gemma4_does_not_have_are_refused(factors: list[float], tmp_path: Path) -> None:
+def test_a_gemma4_gguf_with_missing_or_invalid_rope_freqs_is_refused(factors: list[float], tmp_path: Path) -> None:
     source = gemma4()
     source.skip.add("rope_freqs.weight")
     with pytest.raises(CheckpointError, match=r"tensor 'rope_freqs.weight' is missing"):

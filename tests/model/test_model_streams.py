@@ -77,10 +77,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "convolutions and value rotation": {"base": LFM, "value_rotation": 0.02},
     "linear attention, gates of numbers": {"base": QWEN3_5},
     "linear attention on top": {"base": {**QWEN3_5, "layer_types": ["linear_attention"] * 4}, "value_rotation": 0.02},
-    "layers that share keys of others, which have no streams": {"base": GEMMA_4},
-    "layers that share keys of others, which have streams": {"base": GEMMA_4, "num_msa_layers": 4},
+    "shared keys of layers without streams": {"base": GEMMA_4},
+    "shared keys of layers with streams": {"base": GEMMA_4, "num_msa_layers": 4},
     "shared keys of layers with and without streams": {"base": GEMMA_4, "num_msa_layers": 3, "value_rotation": 0.02},
     "shared keys and a tuned base": {"base": GEMMA_4, "base_rank": 2, "base_layers": 2},
+    "shared keys of two layers, one layer with streams": {
+        "base": {**GEMMA_4, "layer_types": ["sliding_attention", "full_attention"] * 2},
+        "num_msa_layers": 1,
+    },
     "a convolution of four rows on top": {"base": {**LFM, "layer_types": ["conv"] * 4, "conv_L_cache": 4}},
 }
 LENGTH = 9
@@ -208,7 +212,7 @@ class Oracle:
 
     def layer(self, block: Block, rows: list[Tensor], per_layer: list[Any]) -> list[Tensor]:
         self.projected.append([self.project(block, row, t) for t, row in enumerate(rows)])
-        projected, source = self.projected[-1], self.projected[block.source]
+        projected, source = self.projected[-1], self.projected[block.kv_source]
         out = []
         for t, row in enumerate(rows):
             keys, values = [p[1] for p in source[: t + 1]], [p[2] for p in source[: t + 1]]
@@ -236,13 +240,13 @@ class Oracle:
         of_streams: dict[int, tuple[list[Tensor], list[Tensor]]] = {}  # keys and values of layers that have some
         for i, block in enumerate(model.top_blocks):
             adapt = model.adapters[i] if config.adapter_rank else None
-            main = self.projected[block.source][: t + 1]
+            main = self.projected[block.kv_source][: t + 1]
             own = [self.project(block, row, t + j, adapt) for j, row in zip(steps, rows, strict=True)]
             turn = (lambda value, _: value) if block.convolves or block.recurs else self.rotate_value
             if own[0][1] is not None:
                 turned = [turn(p[2], j) for j, p in zip(steps, own, strict=True)]
-                of_streams[block.source] = [p[1] for p in own], turned
-            own_keys, own_values = of_streams.get(block.source, ([None] * len(own), [None] * len(own)))
+                of_streams[block.kv_source] = [p[1] for p in own], turned
+            own_keys, own_values = of_streams.get(block.kv_source, ([None] * len(own), [None] * len(own)))
             rows = [
                 self.finish(
                     block,
@@ -362,8 +366,10 @@ def test_more_stream_layers_than_layers_are_refused() -> None:
         StreamFused(tiny.base(), StreamConfig(num_msa_layers=5))
 
 
-def test_streams_that_would_see_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="--num-streams is 4; it must be below 4, the window of layers that share"):
+def test_more_streams_than_the_window_of_a_layer_with_shared_keys_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="--num-streams is 4; it must be below 4, the sliding window of a layer that shares"
+    ):
         tiny.fused(tiny.base(**GEMMA_4), num_streams=4)
     tiny.fused(tiny.base(**GEMMA_4), num_streams=4, num_msa_layers=4)
 

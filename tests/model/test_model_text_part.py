@@ -212,7 +212,11 @@ def test_a_merged_checkpoint_for_other_programs_is_a_text_model(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [("gemma3n_text", " because of its per-layer embeddings .hidden_size_per_layer_input."), ("other", ""), (None, "")],
+    [
+        ("gemma3n_text", " because of its AltUp and LAuReL blocks .altup_num_inputs, laurel_rank."),
+        ("other", ""),
+        (None, ""),
+    ],
 )
 def test_a_text_model_of_no_family_is_refused_by_its_type(kind: str | None, reason: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "other", "text_config": {"model_type": kind}}))

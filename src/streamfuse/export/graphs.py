@@ -38,7 +38,7 @@ class Plain(nn.Module):
 
     def __init__(self, weights: Weights, rows: int, logits: bool) -> None:
         super().__init__()
-        # Layers that only read keys and values of others have none to compute in `prefill`.
+        # `prefill` needs no layers above the last one that computes keys and values.
         layers = weights.config.num_layers if logits else weights.config.num_cached_layers
         lower = min(weights.num_lower_layers, layers)
         self.rows, self.split, self.by_layer = rows, lower, weights.by_layer
@@ -123,7 +123,7 @@ class Verify(nn.Module):
             if chosen is not None:
                 kept = chosen if named is None else named
                 x, position_ids = x.index_select(0, chosen), position_ids.index_select(0, chosen)
-                # Only models in which layers share these use them.
+                # Used only if layers share keys and values.
                 below = [rows.index_select(0, chosen) for rows in new]
                 per_layer = None if per_layer is None else per_layer.index_select(0, chosen)
         hidden = x
@@ -216,7 +216,7 @@ def input_names(weights: Weights, method: Method) -> list[str]:
     if not streams:
         names = ["input_ids", "position_ids", "ancestors", "cache_length", "want_logits"]
     first = weights.num_lower_layers if streams else 0
-    cached = range(config.first_read(first), config.num_cached_layers)
+    cached = range(config.lowest_kv_layer(first), config.num_cached_layers)
     names += [f"{kind}_cache_{i}" for i in cached for kind in ("key", "value")]
     return names + [f"state_{i}" for i in cached if config.layer_recurrences[i]]
 
@@ -237,7 +237,7 @@ def example_inputs(weights: Weights, method: Method) -> tuple[Tensor, ...]:
     }
     inputs = [known[name] for name in input_names(weights, method) if name in known]
     first = weights.num_lower_layers if isinstance(method, Streams) else 0
-    for layer in range(c.first_read(first), c.num_cached_layers):  # not shared, or they would be one input
+    for layer in range(c.lowest_kv_layer(first), c.num_cached_layers):  # not shared, or they would be one input
         inputs += weights.form.caches(weights.cache_positions[layer], c.kv_heads_of(layer), c.layer_head_dims[layer])
     if c.delta is not None:
         inputs += [torch.zeros(2, HEADER + c.delta.state_size) for _ in range(sum(c.layer_recurrences[first:]))]

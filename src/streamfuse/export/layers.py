@@ -109,21 +109,22 @@ class Form:
         return Closing(self, block, adapters)
 
     def per_layer(self, base: Transformer) -> nn.Module:
-        """ids int64 [R], hidden states before the first layer [R, h] -> numbers for each layer [R, N, P].
+        """ids int64 [R], hidden states before the first layer [R, h] -> per-layer inputs of all layers [R, N, P].
 
         Raises:
             ValueError: this form has none.
         """
-        raise ValueError("per-layer embeddings have no graph in this form")
+        raise ValueError("per-layer embeddings are only implemented for --backend kernels")
 
     def ending(self, block: Block) -> nn.Module:
-        """x [R, h] after the MLP, the layer's numbers [R, P] or None for rows without tokens -> the layer's output.
+        """What follows a layer's MLP: x [R, h], the layer's per-layer input [R, P] or None for rows without tokens ->
+        the layer's output [R, h].
 
         Raises:
-            ValueError: the layer does more than its halves, which this form cannot.
+            ValueError: the layer has a per-layer input or a scalar, which this form has no graph for.
         """
         if block.per_layer_gate is not None or block.layer_scalar is not None:
-            raise ValueError("per-layer embeddings and scalars of layers have no graph in this form")
+            raise ValueError("per-layer embeddings and layer scalars are only implemented for --backend kernels")
         return NoEnding()
 
     def of_streams(self) -> Form:
@@ -208,7 +209,7 @@ class Layer(nn.Module):
 
 
 class NoEnding(nn.Module):
-    """A layer that ends with its MLP."""
+    """For layers whose output is that of their MLP."""
 
     def forward(self, x: Tensor, per_layer: Tensor | None) -> Tensor:
         return x

@@ -277,21 +277,26 @@ def check_fit(config: ExportConfig, model: StreamFused) -> None:
         )
     _check_group_sizes(config, model_config)
     _check_kernels(config, model_config)
-    odd = [size for size in (model_config.head_dim, *model_config.layer_head_dims) if size % 16]
-    if config.kernels and odd:
+    unaligned = [size for size in (model_config.head_dim, *model_config.layer_head_dims) if size % 16]
+    if config.kernels and unaligned:
         other = "" if _needs_kernels(model_config) else "; use --backend xnnpack"
-        raise OptionError(f"--backend kernels needs heads of a multiple of 16, not {odd[0]}{other}")
+        raise OptionError(f"--backend kernels needs heads of a multiple of 16, not {unaligned[0]}{other}")
     if config.kernels and (size := model_config.per_layer_size) % GROUP:
-        raise OptionError(f"--backend kernels needs per-layer embeddings of a multiple of {GROUP}, not {size}")
+        raise OptionError(
+            f"--backend kernels needs a hidden_size_per_layer_input that is a multiple of {GROUP}, not {size}"
+        )
 
 
 def _needs_kernels(model_config: ModelConfig) -> bool:
-    """Whether a model has layers that only the kernels' graphs can have."""
+    """Whether a model has layers that are only implemented for the kernels: Qwen3.5's, Gemma 4's."""
     return (
         any(model_config.layer_recurrences)
         or model_config.attention_gate == "element"
         or model_config.num_cached_layers < model_config.num_layers
         or model_config.value_norm
+        or model_config.layer_scalars
+        or model_config.per_layer_size > 0
+        or model_config.logit_cap > 0
     )
 
 
@@ -373,9 +378,9 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
     """Calls of the kernels' operators by method; empty for other backends.
 
     Each layer: 4, or 6 with norms after attention and MLP; 3 more with a convolution (a multiplication and two slices),
-    1 with linear attention, 2 with gates, 2 with norms after the rotary embedding, 3 with a norm of values, 1 with a
-    scalar, 5 with per-layer embeddings. Each method: 2 look-ups per rotary embedding, the embedding and its factor, 4
-    for per-layer embeddings, and the head.
+    1 with linear attention, 2 with gates, 2 with norms after the rotary embedding, 3 and 2 per kv head with a norm of
+    values, 1 with a scalar, 5 with per-layer embeddings. Each method: 2 look-ups per rotary embedding, the embedding
+    and its factor, 4 for per-layer embeddings, and the head.
     """
     if not config.kernels:
         return {}
@@ -396,7 +401,8 @@ def _operator_calls(config: ExportConfig, model_config: ModelConfig, layers: dic
         closed = range(first, last - partial)
         gates = 2 * sum(gates_of(model_config, layer) > 0 for layer in closed)
         weights = 2 * count - partial if model_config.query_key_norm == "head after rope" else 0
-        values = 3 * len(range(first, min(last, model_config.num_cached_layers))) * model_config.value_norm
+        normed = range(first, min(last, model_config.num_cached_layers) if model_config.value_norm else first)
+        values = len(normed) * (3 + 2 * model_config.num_kv_heads)
         endings = len(closed) * (model_config.layer_scalars + 5 * of_tokens)
         added = 3 * convolutions + sum(recurs) + gates + weights + values + endings
         found[name] = each * count + added + 2 * len(turns) + start + end

@@ -44,7 +44,7 @@ def reference_backend(
     options: dict[str, Any] = {
         "next_token": bool(streams.next_token_rank),
         "states": [state_size if recurs else 0 for recurs in config.layer_recurrences],
-        "first_of_streams": config.first_read(lower),
+        "first_of_streams": config.lowest_kv_layer(lower),
     }
     if weights is not None:
         options |= {"positions": weights.cache_positions, "window": weights.ring_window}
@@ -109,7 +109,7 @@ class Ending(nn.Module):
         self.block = block
 
     def forward(self, x: Tensor, per_layer: Tensor | None) -> Tensor:
-        return self.block.scaled(x, per_layer)
+        return self.block.finish_layer(x, per_layer)
 
 
 class LinearAttention(nn.Module):

@@ -102,12 +102,13 @@ class Turn(nn.Module):
 
 
 class Span(nn.Module):
-    """Consecutive layers of a model, from `first_layer` on, over R rows, those from `first` on with low-rank adapters.
+    """Consecutive layers of a model, run on R rows. Rows from `first` on use the low-rank adapters.
 
     Attributes:
+        first_layer: index of the lowest layer.
         attentions: of each layer, or what it has instead.
-        endings: what each layer has after its MLP (`Form.ending`).
-        main_rows: rows that are not streams. Layers below have keys and values of these only.
+        endings: what follows each layer's MLP (`Form.ending`).
+        main_rows: number of rows that are not streams; the layers below ran on these rows only.
     """
 
     def __init__(
@@ -146,16 +147,16 @@ class Span(nn.Module):
 
         Args:
             caches: those of each layer: keys, values and, if it has one, its state.
-            per_layer: the numbers of all layers of the model for the rows' tokens [R, N, P]; None: the model has none,
-                or the rows have no tokens.
-            below: the rows' keys and values in all lower layers, as in the result, [main_rows, Hkv, D] each.
+            per_layer: per-layer inputs [R, N, P] of all layers of the model; None: the model has none, or the rows have
+                no tokens.
+            below: keys and values [main_rows, Hkv, D] of the layers below, in the order of the result.
         """
         new: list[Tensor] = []
         for i, opening in enumerate(self.openings, self.first_layer):
             q, k, v = opening(x, *positions.turns[self.config.layer_rotaries[i]], self.first)
             seen = visible
             if k is None:
-                k, v, seen = self._shared(self.config.layer_sources[i], x, visible, new, below)
+                k, v, seen = self._shared(self.config.kv_source_layers[i], x, visible, new, below)
             else:
                 v = self.turn(v) if self.turn is not None and self.config.layer_attentions[i] else v
                 new += [k, v]
@@ -170,7 +171,7 @@ class Span(nn.Module):
     def _shared(
         self, source: int, x: Tensor, visible: Tensor, new: Sequence[Tensor], below: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values [R, Hkv, D] of a layer that was computed before, and what each row attends to, [R, R]."""
+        """Keys and values [R, Hkv, D] that layer `source` computed, and the mask [R, R] to use with them."""
         if source >= self.first_layer:
             at = 2 * (source - self.first_layer)
             return new[at], new[at + 1], visible
@@ -210,7 +211,7 @@ class Weights(nn.Module):
         self.embedding = form.embedding(base.embed_tokens.weight)
         scale = base.config.embedding_scale
         self.start = nn.Identity() if scale == 1 else Scale(scale)  # embedding rows -> hidden states
-        # ids [R], hidden states before the first layer [R, h] -> numbers for each layer [R, N, P]
+        # ids [R], hidden states before the first layer [R, h] -> per-layer inputs [R, N, P]
         self.per_layer = form.per_layer(base) if base.config.per_layer_size and of_base is None else None
         adapters = _adapters(model, form.merges_streams)
         if of_base is None:
@@ -251,7 +252,7 @@ class Weights(nn.Module):
         """One for each layer; those without weights are shared."""
         capacity, kinds = self.shapes.capacity, dict[tuple[int | None, int], nn.Module]()
         for block in blocks:
-            cache_size = self.cache_positions[block.source]
+            cache_size = self.cache_positions[block.kv_source]
             if block.recurs:
                 longest = self.config.longest_window or 0
                 rewindable = capacity if cache_size == capacity else cache_size - longest
@@ -309,9 +310,9 @@ class Weights(nn.Module):
     def by_layer(self, caches: Sequence[Tensor], first: int = 0) -> list[tuple[Tensor, ...]]:
         """The caches that a pass takes for the layers from `first` on: keys and values of each layer that they read,
         then the states. Returns those of each layer: keys, values and, if it has one, its state."""
-        lowest, recurs = self.config.first_read(first), self.config.layer_recurrences[first:]
+        lowest, recurs = self.config.lowest_kv_layer(first), self.config.layer_recurrences[first:]
         states = iter(caches[2 * (self.config.num_cached_layers - lowest) :])
-        places = [2 * (source - lowest) for source in self.config.layer_sources[first:]]
+        places = [2 * (source - lowest) for source in self.config.kv_source_layers[first:]]
         return [
             (*caches[at : at + 2], *([next(states)] if has else [])) for at, has in zip(places, recurs, strict=True)
         ]

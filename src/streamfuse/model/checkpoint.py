@@ -82,12 +82,13 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
 
 
 def _own_tensors(shard: Mapping[str, Tensor], dtype: torch.dtype, config: ModelConfig) -> dict[str, Tensor]:
-    """The model's tensors in those of a file, in `dtype`; per-layer embeddings keep their own, which takes half of the
-    memory, since only a few of their rows are read at a time."""
+    """The model's tensors in those of a file, in `dtype`. Per-layer embeddings keep the file's dtype, to save memory:
+    only a few of their rows are read at a time."""
     found: dict[str, Tensor] = {}
     for name, value in shard.items():
         if not is_unused(name, config):
-            own = value.dtype if own_shapes(name, (), config).keys() == {PER_LAYER} else dtype
+            keeps = own_shapes(name, (), config).keys() == {PER_LAYER} and value.dtype.itemsize < dtype.itemsize
+            own = value.dtype if keeps else dtype
             found |= from_checkpoint(name, value.to(own), config)
     return found
 
@@ -306,7 +307,10 @@ def load_stream_fused(base: Transformer, path: Path, merge: bool = True) -> Stre
     vocab = state.get("stream_vocab")
     if vocab is None or not _is_stream_vocab(vocab, base.config.vocab_size, may_be_empty=not config.num_streams):
         raise CheckpointError(f"{path}: tensor 'stream_vocab' is not a list of ascending token ids, {_misfit(base)}")
-    model = StreamFused(base, config, vocab)
+    try:
+        model = StreamFused(base, config, vocab)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; was it trained on another base model?") from None
     model.ngrams = {name.removeprefix(_NGRAMS): state.pop(name) for name in list(state) if name.startswith(_NGRAMS)}
     own = model.extra_state()
     for name in sorted(own.keys() | state.keys()):

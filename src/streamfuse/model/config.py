@@ -82,7 +82,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "no_rope_layers": ([],),
     "no_rope_layer_interval": (),
     "position_embedding_type": ("rope",),
-    "use_bidirectional_attention": (False, "vision"),  # of images, whose tokens are never in a text
+    "use_bidirectional_attention": (False, "vision"),  # "vision": among the tokens of an image, and there are none
     "num_experts": (0, 1),
     "num_local_experts": (0, 1),
     "n_routed_experts": (0,),
@@ -123,15 +123,15 @@ class ModelConfig:
         attention_scale: factor of the attention's scores.
         embedding_scale: factor of the embeddings, as the first layer reads them.
         logits_scale: divisor of the logits; it is part of the final norm's weights (families.py).
-        logit_cap: c in c tanh(logits / c), which replaces the logits; 0: they stay as they are.
-        layer_scalars: whether the hidden state after each layer is multiplied by a number of the layer.
-        per_layer_size: numbers that each layer gets for each token, from an embedding of its own; 0: none.
+        logit_cap: cap in the soft-capped logits cap * tanh(logits / cap) (`final_logit_softcapping`); 0: none.
+        layer_scalars: whether each layer's output is multiplied by a scalar (`layer_scalar`).
+        per_layer_size: size of the per-layer input of a token (`hidden_size_per_layer_input`); 0: none.
         rotaries: the rotary embeddings.
         layer_rotaries: for each layer, the index of its rotary embedding.
         layer_head_dims: for each layer, the size of a head of its attention; `head_dim` in layers without attention.
         layer_mlp_sizes: for each layer, the size of its MLP.
-        num_cached_layers: layers with keys and values, the lowest ones. Each later layer reads those of the last of
-            them with its rotary embedding and its window.
+        num_cached_layers: layers that compute keys and values, the lowest ones (all but `num_kv_shared_layers`). Each
+            layer above reads the keys and values of the last of them that has the same rotary embedding and window.
         layer_windows: for each layer, how many tokens a token's output depends on, itself included; None: all. Of
             linear attention: the most rows that a pass reads again to update the state.
         layer_convolutions: for each layer, whether it is a short convolution over its window instead of attention.
@@ -181,8 +181,8 @@ class ModelConfig:
         return tuple(not (convolves or recurs) for convolves, recurs in both)
 
     @property
-    def layer_sources(self) -> tuple[int, ...]:
-        """For each layer, the layer whose keys and values it reads: itself, or an earlier one."""
+    def kv_source_layers(self) -> tuple[int, ...]:
+        """For each layer, the layer whose keys and values it reads: itself, or a lower one."""
         kinds = list(zip(self.layer_rotaries, self.layer_windows, strict=True))
         last = {kind: i for i, kind in enumerate(kinds[: self.num_cached_layers])}
         return tuple(i if i < self.num_cached_layers else last[kind] for i, kind in enumerate(kinds))
@@ -192,18 +192,18 @@ class ModelConfig:
         """For each rotary embedding, the size of the heads of its layers."""
         return tuple(self.layer_head_dims[self.layer_rotaries.index(i)] for i in range(len(self.rotaries)))
 
-    def first_read(self, layer: int) -> int:
+    def lowest_kv_layer(self, layer: int) -> int:
         """The lowest layer whose keys and values are read by the layers from `layer` on."""
-        return min(self.layer_sources[layer:], default=layer)
+        return min(self.kv_source_layers[layer:], default=layer)
 
     def require_attention(self, command: str) -> None:
         """OptionError if a layer has no attention, or no keys and values of its own, for commands that only know
         layers with both."""
         if not all(self.layer_attentions):
             raise OptionError(f"{command} needs a model whose layers all have attention, not {self.architecture}")
-        if self.num_cached_layers < self.num_layers or self.per_layer_size:
+        if self.num_cached_layers < self.num_layers or self.layer_scalars:
             raise OptionError(
-                f"{command} needs a model without shared keys and values and without per-layer embeddings, not "
+                f"{command} needs a model whose layers all have keys and values of their own and no scalars, not "
                 f"{self.architecture}"
             )
 
@@ -399,13 +399,13 @@ def _tied(config: dict[str, Any], family: Family) -> bool:
 
 
 def _count(config: dict[str, Any], family: Family, name: str, source: str) -> int:
-    """A number that may be 0, which null means too; 0 in families that do not read it."""
+    """A non-negative integer. Null and fields that the family does not read count as 0."""
     value = config.get(name, family.default(name)) if name in family.reads else None
     return Fields({name: value}, source).size(name) if value else 0
 
 
 def _per_layer_size(config: dict[str, Any], family: Family, vocab: int, source: str) -> int:
-    """Numbers that each layer gets for each token."""
+    """The size of the per-layer input of a token."""
     rows = config.get("vocab_size_per_layer_input")
     size = _count(config, family, "hidden_size_per_layer_input", source)
     if size and rows is not None and rows != vocab:
@@ -416,17 +416,20 @@ def _per_layer_size(config: dict[str, Any], family: Family, vocab: int, source: 
 def _logit_cap(config: dict[str, Any], family: Family, source: str) -> float:
     name = "final_logit_softcapping"
     value = config.get(name, family.default(name)) if name in family.reads else None
-    return Fields({name: value}, source).number(name) if value else 0.0
+    cap = Fields({name: value}, source).number(name) if value else 0.0
+    if cap and not 1e-3 <= cap <= 1e6:
+        raise CheckpointError(f"{source}: {name} must be from 0.001 to 1000000, or 0 for none, not {cap:g}")
+    return cap
 
 
 def _cached_layers(config: dict[str, Any], family: Family, kinds: list[str], source: str) -> int:
-    """Layers with keys and values: all except the last `num_kv_shared_layers`."""
+    """Layers that compute keys and values: all except the last `num_kv_shared_layers`."""
     shared = _count(config, family, "num_kv_shared_layers", source)
     cached = len(kinds) - shared
     if shared and not set(kinds[cached:]) <= set(kinds[: max(cached, 0)]):
         raise CheckpointError(
-            f"{source}: num_kv_shared_layers {shared} leaves no layer of each type in layer_types whose keys and "
-            "values can be shared"
+            f"{source}: num_kv_shared_layers {shared}: the last {shared} layers have a type in layer_types that no "
+            "layer before them has, so there are no keys and values to share"
         )
     return cached
 
@@ -436,16 +439,19 @@ def _head_dims(config: dict[str, Any], family: Family, kinds: list[str], head_di
     name = "global_head_dim"
     if name not in family.reads:
         return (head_dim,) * len(kinds)
-    stated = _of_every_layer(config, kinds, head_dim, source)
+    stated = _with_global_head_dim(config, kinds, head_dim, source)
     wide = Fields(stated, source).size(name, family.default(name))
     if wide % 2:
         raise CheckpointError(f"{source}: {name} must be even, not {wide}")
     return tuple(wide if kind == "full_attention" else head_dim for kind in kinds)
 
 
-def _of_every_layer(config: dict[str, Any], kinds: list[str], head_dim: int, source: str) -> dict[str, Any]:
-    """Settings with `global_head_dim`, which transformers writes as `per_layer_config`: {layer: {"head_dim": number}}
-    for each layer with full attention; empty if their heads have the size of the others."""
+def _with_global_head_dim(config: dict[str, Any], kinds: list[str], head_dim: int, source: str) -> dict[str, Any]:
+    """The settings, with `global_head_dim` taken from `per_layer_config` if they have one.
+
+    transformers writes {layer: {"head_dim": number}} for each layer with full attention, or {} if these heads have the
+    size of the others.
+    """
     own = config.get("per_layer_config")
     if own is None:
         return config
@@ -457,8 +463,8 @@ def _of_every_layer(config: dict[str, Any], kinds: list[str], head_dim: int, sou
         if isinstance(first, dict) and first.keys() == {"head_dim"} and all(other == first for other in others):
             return {**config, "global_head_dim": first["head_dim"]}
     raise CheckpointError(
-        f"{source}: per_layer_config {own!r:.80} is not supported (only one head_dim for all layers with full "
-        "attention is)"
+        f"{source}: per_layer_config {own!r:.80} is not supported; it may only set head_dim, to the same number in all "
+        "layers with full attention"
     )
 
 
@@ -519,7 +525,8 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
                 f"{source}: layer_types {config['layer_types']!r:.80} is not supported ({' and '.join(known)}, one for "
                 f"each of {layers} layers, are)"
             )
-        return found
+        # As in transformers, the last layer of Gemma 4 has full attention in any case.
+        return [*found[:-1], full] if "global_head_dim" in family.reads else found
     if "full_attn_idxs" in family.reads:
         attending = config.get("full_attn_idxs", list(range(layers)))
         if not isinstance(attending, list) or not all(type(i) is int and 0 <= i < layers for i in attending):
@@ -538,7 +545,7 @@ def _layer_types(config: dict[str, Any], family: Family, layers: int, source: st
         return [full if turned or not asked else sliding for turned in _turned(config, family, layers, source)]
     if family.sliding == "lfm3":
         return [full if i % 4 == 2 else sliding if i % 4 == 0 and i > 0 else CONVOLUTION for i in range(layers)]
-    if family.sliding == "pattern":  # of Gemma 4, the last layer has full attention in any case
+    if family.sliding == "pattern":  # in Gemma 4 the last layer always has full attention
         every = Fields(config, source).size("sliding_window_pattern", family.default("sliding_window_pattern"))
         last = layers - 1 if "global_head_dim" in family.reads else layers
         return [sliding if (i + 1) % every and i != last else full for i in range(layers)]

@@ -253,6 +253,8 @@ FAMILIES: dict[str, Family] = {
         activation="gelu_tanh",
         activation_field="hidden_activation",
         sliding="pattern",
+        qkv_bias=False,
+        output_bias=False,
         names={
             **_AFTER,
             "pre_feedforward_layernorm": "post_attention_layernorm",
@@ -338,7 +340,7 @@ ACTIVATIONS: dict[Activation, tuple[str, ...]] = {
 }
 # Architectures that people ask for, and what they have that is not supported.
 UNSUPPORTED = {
-    "Gemma2ForCausalLM": "caps of scores and logits (attn_logit_softcapping, final_logit_softcapping)",
+    "Gemma2ForCausalLM": "soft-capping of attention scores (attn_logit_softcapping)",
     "GptOssForCausalLM": "attention sinks and experts (num_local_experts)",
     "MixtralForCausalLM": "experts (num_local_experts)",
     "Qwen2MoeForCausalLM": "experts (num_experts)",
@@ -347,7 +349,7 @@ UNSUPPORTED = {
     "Qwen3_5MoeForCausalLM": "experts (num_experts)",
     "Lfm2MoeForCausalLM": "experts (num_experts)",
     "Llama4ForCausalLM": "chunked attention (layer_types) and experts (num_local_experts)",
-    "Gemma3nForCausalLM": "per-layer embeddings (hidden_size_per_layer_input)",
+    "Gemma3nForCausalLM": "AltUp and LAuReL blocks (altup_num_inputs, laurel_rank)",
     "FalconH1ForCausalLM": "Mamba layers",
 }
 # Other names of architectures in config.json.

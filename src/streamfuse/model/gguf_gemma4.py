@@ -47,7 +47,7 @@ def settings_of(values: dict[str, Any], source: str, layers: int, head_dim: int)
     their heads that is rotated comes from a tensor (`rotated_share`).
 
     Raises:
-        CheckpointError: a field is missing, or its value is not possible.
+        CheckpointError: a field is missing, or a value is invalid.
     """
     numbers = Fields(values, source)
 
@@ -91,8 +91,8 @@ def _is_double_wide(values: dict[str, Any], source: str, layers: int, shared: An
     cached = layers - shared if isinstance(shared, int) and 0 < shared < layers else layers
     if sizes != [sizes[0]] * cached + [2 * sizes[0]] * (layers - cached):
         raise CheckpointError(
-            f"{source}: field {name!r} must have the same number for all layers, or twice as much for the last "
-            f"{layers - cached}, which share keys and values, not {sizes!r:.60}"
+            f"{source}: field {name!r} is {sizes!r:.60}; it must be one size for all layers, or twice this size for "
+            f"the last {layers - cached}, which share keys and values"
         )
     return True
 

@@ -65,9 +65,8 @@ def tokenizer_of(fields: Metadata) -> dict[str, Any]:
     kind = fields.get("tokenizer.ggml.model")
     if kind not in ("gpt2", "llama", "gemma4"):
         raise CheckpointError(
-            f"{fields.path}: tokenizer.ggml.model {kind!r} is not supported (gpt2, byte-level BPE, and llama and "
-            "gemma4, SentencePiece BPE, are); use the model's safetensors folder, whose tokenizer.json is taken as it "
-            "is"
+            f"{fields.path}: tokenizer.ggml.model {kind!r} is not supported; supported are gpt2 (byte-level BPE), "
+            "llama and gemma4 (SentencePiece BPE); use the model's safetensors folder with its tokenizer.json"
         )
     tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     strips = kind == "llama" and fields["general.architecture"] == "phi3"

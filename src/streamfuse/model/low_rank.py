@@ -17,7 +17,8 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 
 def projections_of(block: Block) -> tuple[str, ...]:
-    """Those of `PROJECTIONS` that a layer has: a layer that reads the keys and values of another one lacks two."""
+    """Those of `PROJECTIONS` that a layer has. A layer that shares the keys and values of a lower one has no k_proj and
+    no v_proj."""
     return tuple(name for name in PROJECTIONS if hasattr(block.mixer, name) or hasattr(block.mlp, name))
 
 

@@ -140,8 +140,8 @@ def _pairs(folder: Path, config: ModelConfig) -> dict[tuple[int, str], tuple[str
         shares = projection in ("k_proj", "v_proj") and config.num_cached_layers <= place[0] < config.num_layers
         if shares:
             raise CheckpointError(
-                f"{path}: {found[1]} is not used, because layer {place[0]} reads the keys and values of layer "
-                f"{config.layer_sources[place[0]]}; {_MERGE}"
+                f"{path}: {found[1]}: the base has no {projection} in layer {place[0]}, which shares the keys and "
+                f"values of layer {config.kv_source_layers[place[0]]}; the adapter was trained on another model"
             )
         if kind != "mlp" and place[0] < config.num_layers and kind != _mixer(config, place[0]):
             raise CheckpointError(f"{path}: the base has no {found[1]}; the adapter was trained on another model")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .config import HEADS, SOFTMAX, WIDENS, StreamConfig
 from .heads import Heads
 from .low_rank import LowRank, ParentTerm, Pruner, SigmoidPruner, SoftmaxPruner, StreamAdapters
-from .transformer import Adapter, Block, SharedKeys, Transformer, no_adapter
+from .transformer import Adapter, Block, SharedKV, Transformer, no_adapter
 
 __all__ = ["LowRank", "ParentTerm", "Pruner", "Segments", "StreamAdapters", "StreamFused", "StreamStates"]
 
@@ -110,13 +110,14 @@ class StreamFused(nn.Module):
             raise ValueError(f"--base-layers is {config.base_layers}, the base model has {n} layers")
         self.base = base
         self.streams_config = config
-        # The streams of such layers see main rows only, and each must see one.
-        shared = (block.window for block in self.top_blocks if block.source < self.num_lower_layers)
+        # In a layer that shares the keys of a layer without streams, a stream attends to main rows only, and there must
+        # be one in its window.
+        shared = (block.window for block in self.top_blocks if block.kv_source < self.num_lower_layers)
         window = min((window for window in shared if window is not None), default=None)
         if window is not None and config.num_streams >= window:
             raise ValueError(
-                f"--num-streams is {config.num_streams}; it must be below {window}, the window of layers that share "
-                "keys and values with layers without streams"
+                f"--num-streams is {config.num_streams}; it must be below {window}, the sliding window of a layer that "
+                "shares keys and values with a layer below the top --num-msa-layers, where streams have no keys"
             )
         if not (config.value_rotation or config.heads):
             self.stream_embeddings = nn.Parameter(torch.randn(config.num_streams, h) * 0.02)
@@ -163,10 +164,13 @@ class StreamFused(nn.Module):
 
     @property
     def num_frozen_layers(self) -> int:
-        """Layers whose outputs training does not change, so they can be computed once."""
+        """Lowest layers, whose outputs are computed once: training does not change them, and no layer above needs their
+        keys and values."""
         tuned = self.streams_config.base_layers if self.tunes_base else 0
-        above = min(self.num_lower_layers, self.base.config.num_layers - tuned)
-        return min(above, self.base.config.first_read(above))
+        unchanged = min(self.num_lower_layers, self.base.config.num_layers - tuned)
+        while (lowest := self.base.config.lowest_kv_layer(unchanged)) < unchanged:
+            unchanged = lowest
+        return unchanged
 
     @property
     def top_blocks(self) -> list[Block]:
@@ -279,18 +283,18 @@ class StreamFused(nn.Module):
         last: int,
         segments: Segments | None = None,
         per_layer: Sequence[Tensor | None] | None = None,
-        shared: SharedKeys | None = None,
+        shared: SharedKV | None = None,
     ) -> Tensor:
         """Main rows [B, T, h] through layers `first` to `last` - 1 with causal attention.
 
-        `per_layer` is that of the tokens (`Transformer.per_layer`), for models with per-layer embeddings. `shared` are
-        the keys and values of the layers, and gets those of these layers.
+        `per_layer` has the per-layer inputs of the tokens (`Transformer.per_layer`). The layers' keys and values are
+        added to `shared`.
         """
-        segments, shared = segments or Segments.one(x.shape[1]), shared or SharedKeys()
+        segments, shared = segments or Segments.one(x.shape[1]), shared or SharedKV()
         rotary = self.base.rotary(segments.positions(x.device))
         for i in range(first, last):
             block, adapt = self.base.blocks[i], self.base_adapter(i)
-            q, k, v = shared.of(block, *block.qkv(x, *rotary[block.rotary], adapt))
+            q, k, v = shared.resolve(block, *block.qkv(x, *rotary[block.rotary], adapt))
             x = block.finish(x, segments.mix(block, q, k, v), adapt, None if per_layer is None else per_layer[i])
         return x
 
@@ -305,7 +309,7 @@ class StreamFused(nn.Module):
         return states
 
     def _per_layer(self, ids: Tensor | None) -> Sequence[Tensor | None]:
-        """`Transformer.per_layer` of tokens, which only models with per-layer embeddings need."""
+        """The per-layer inputs of tokens (`Transformer.per_layer`). Models without them do not need the tokens."""
         if not self.base.config.per_layer_size:
             return [None] * self.base.config.num_layers
         if ids is None:
@@ -386,7 +390,7 @@ class StreamFused(nn.Module):
         stream_rotary = base.rotary(places[..., None] + steps)
         rows = torch.arange(batch, device=device)[:, None]
         main_gradients = self.tunes_base and torch.is_grad_enabled()
-        per_layer, shared, own = self._per_layer(ids), SharedKeys(), SharedKeys()
+        per_layer, shared, own = self._per_layer(ids), SharedKV(), SharedKV()
         with torch.set_grad_enabled(main_gradients):
             lower = self.num_frozen_layers, self.num_lower_layers
             below = main = self.run_main(frozen, *lower, segments, per_layer, shared)
@@ -395,15 +399,15 @@ class StreamFused(nn.Module):
         for i, block in enumerate(self.top_blocks, self.num_lower_layers):
             adapt = self.base_adapter(i)
             with torch.set_grad_enabled(main_gradients):
-                q, k, v = shared.of(block, *block.qkv(main, *rotary[block.rotary], adapt))
+                q, k, v = shared.resolve(block, *block.qkv(main, *rotary[block.rotary], adapt))
                 main = block.finish(main, segments.mix(block, q, k, v), adapt, per_layer[i])
             adapt = self.stream_adapter(i)
             sq, sk, sv = block.qkv(streams, *stream_rotary[block.rotary], adapt)
             if sv is not None and not (block.convolves or block.recurs):
                 sv = self.rotate_value(sv)
-            if block.source < self.num_lower_layers:  # a layer without streams, so none of them has keys
+            if block.kv_source < self.num_lower_layers:  # a layer without streams, so streams have no keys
                 sk = sv = k.new_zeros(*sq.shape[:2], 0, *k.shape[2:])
-            attended = segments.mix_streams(block, own.of(block, sq, sk, sv), (k, v), places)
+            attended = segments.mix_streams(block, own.resolve(block, sq, sk, sv), (k, v), places)
             streams = block.finish(streams, attended, adapt)
         with torch.set_grad_enabled(main_gradients):
             main = base.norm(main)

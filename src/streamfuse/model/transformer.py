@@ -155,14 +155,14 @@ class Block(nn.Module):
     """One decoder layer; `x` is [..., hidden_size], positions are given as cos and sin [..., head_dim].
 
     Attributes:
-        source: the layer whose keys and values it reads: itself, or an earlier one, with which it shares them.
+        kv_source: the layer whose keys and values it reads: itself, or a lower one, with which it shares them.
         rotary: the index of its rotary embedding.
         window: how many tokens a token's output depends on, itself included; None: all.
         convolves: whether it is a short convolution instead of attention.
         recurs: whether it has linear attention instead.
         mixer: `conv`, `linear_attn` or `self_attn`, whichever it has.
-        per_layer_gate: with `per_layer_proj` and `per_layer_output_norm`, adds what `Transformer.per_layer` has for the
-            layer; None: the model has no per-layer embeddings.
+        per_layer_gate: with `per_layer_proj` and `per_layer_output_norm`, the branch that adds the layer's per-layer
+            input (`Transformer.per_layer`); None: the model has no per-layer embeddings.
         layer_scalar: [1], multiplies the layer's output; None: nothing does.
     """
 
@@ -173,8 +173,8 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.source = config.layer_sources[layer]
-        self.shares = self.source != layer
+        self.kv_source = config.kv_source_layers[layer]
+        self.shares = self.kv_source != layer
         self.rotary, self.window = config.layer_rotaries[layer], config.layer_windows[layer]
         before, after = config.norms != "after", config.norms != "before"
 
@@ -219,7 +219,7 @@ class Block(nn.Module):
         self, x: Tensor, cos: Tensor, sin: Tensor, adapter: Adapter = no_adapter
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Rotated query [..., num_heads, head_dim], rotated key and plain value [..., num_kv_heads, head_dim], or None
-        for both if they are those of layer `source`.
+        for both if they are those of layer `kv_source`.
 
         Of a convolution: q, and the two halves of k * v. Of linear attention: no query, and the two halves of its
         cached rows. Nothing is rotated.
@@ -260,12 +260,13 @@ class Block(nn.Module):
     ) -> Tensor:
         """Output projection of `attended` [..., num_heads * head_dim], the MLP, and both residual additions.
 
-        `per_layer` [..., per_layer_size] are the layer's numbers for the tokens; None: rows without a token (streams).
+        `per_layer` [..., per_layer_size] is the layer's per-layer input; None: the rows have no tokens (streams).
         """
-        return self.scaled(self.feed_forward(self.add_attention(x, attended, adapter), adapter), per_layer)
+        return self.finish_layer(self.feed_forward(self.add_attention(x, attended, adapter), adapter), per_layer)
 
-    def scaled(self, x: Tensor, per_layer: Tensor | None = None) -> Tensor:
-        """The layer's output, of the hidden state after the MLP; `per_layer` as in `finish`."""
+    def finish_layer(self, x: Tensor, per_layer: Tensor | None = None) -> Tensor:
+        """Adds the branch of the per-layer input to the hidden state after the MLP, and multiplies the sum by the
+        layer's scalar; `per_layer` as in `finish`."""
         if self.per_layer_gate is not None and self.per_layer_proj is not None and per_layer is not None:
             gated = activated(self.per_layer_gate(x), self.mlp.activation) * per_layer
             x = x + normed(self.per_layer_output_norm, self.per_layer_proj(gated))
@@ -347,17 +348,18 @@ def capped(logits: Tensor, cap: float) -> Tensor:
     return torch.tanh(logits / cap) * cap if cap else logits
 
 
-class SharedKeys:
-    """The keys and values of the layers that were computed, for those that share them (`Block.source`)."""
+class SharedKV:
+    """Keys and values computed in a pass, by layer, for the layers that share them (`Block.kv_source`)."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def of(self, block: Block, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v of a block, from its own `qkv`."""
+    def resolve(self, block: Block, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of a block, from the results of its `qkv`: k and v are stored if the block computed them, else
+        looked up."""
         if k is not None and v is not None:
-            self._found[block.source] = k, v
-        return q, *self._found[block.source]
+            self._found[block.kv_source] = k, v
+        return q, *self._found[block.kv_source]
 
 
 class Transformer(nn.Module):
@@ -393,16 +395,16 @@ class Transformer(nn.Module):
         return x if self.config.embedding_scale == 1 else x * self.config.embedding_scale
 
     def per_layer_modules(self) -> list[nn.Module]:
-        """Those that `per_layer` uses besides the embedding; none without per-layer embeddings."""
+        """The modules that `per_layer` uses besides `embed_tokens`; none without per-layer embeddings."""
         has = self.config.per_layer_size > 0
         return [self.per_layer_embedding, self.per_layer_projection, self.per_layer_norm] if has else []
 
     def per_layer(self, input_ids: Tensor) -> Sequence[Tensor | None]:
-        """For each layer its numbers [..., per_layer_size] for tokens [...], with which `Block.finish` is called; None
-        for every layer of a model without per-layer embeddings.
+        """The per-layer inputs of tokens [...]: for each layer [..., per_layer_size], the argument `per_layer` of
+        `Block.finish`. All None if the model has no per-layer embeddings.
 
-        They are the mean, times sqrt(2), of an embedding of the token and a normed projection of its hidden state
-        before the first layer.
+        An input is the sum of an embedding of the token and of a normalized projection of its hidden state before the
+        first layer, divided by sqrt(2).
         """
         if not (size := self.config.per_layer_size):
             return [None] * self.config.num_layers
@@ -415,9 +417,9 @@ class Transformer(nn.Module):
         """Hidden states [B, T, hidden_size] after the first `num_layers` layers of causal attention, no norm."""
         x, per_layer = self.embed(input_ids), self.per_layer(input_ids)
         rotary = self.rotary(torch.arange(input_ids.shape[1], device=input_ids.device))
-        known = SharedKeys()
+        shared = SharedKV()
         for i, block in enumerate(self.blocks[:num_layers]):
-            q, k, v = known.of(block, *block.qkv(x, *rotary[block.rotary]))
+            q, k, v = shared.resolve(block, *block.qkv(x, *rotary[block.rotary]))
             x = block.finish(x, block.mix(q, k, v), per_layer=per_layer[i])
         return x
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from streamfuse.durable import write_text
 from streamfuse.extras import need
 from streamfuse.model.config import ModelConfig
-from streamfuse.model.transformer import SharedKeys, Transformer, attend_causal, hidden_in
+from streamfuse.model.transformer import SharedKV, Transformer, attend_causal, hidden_in
 from streamfuse.train.readers import read_samples, spread
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def read(base: Transformer, texts: Sequence[Text]) -> list[Context]:
         rotary = base.rotary(torch.arange(len(ids) - 1))
         caches = []
         for block in base.blocks:
-            q, k, v = SharedKeys().of(block, *block.qkv(x, *rotary[block.rotary]))
+            q, k, v = SharedKV().resolve(block, *block.qkv(x, *rotary[block.rotary]))
             caches.append((k, v))
             x = block.finish(x, attend_causal(q, k, v, block.window))
         contexts.append(Context(ids, start, caches))
@@ -120,7 +120,7 @@ def agreement(base: Transformer, contexts: Sequence[Context], skip: Sequence[str
         for i, (block, cache) in enumerate(zip(base.blocks, context.caches, strict=True)):
             if f"attention.{i}" not in left_out:
                 attended = _attend_cached(
-                    *SharedKeys().of(block, *block.qkv(x, *rotary[block.rotary])), *cache, block.window
+                    *SharedKV().resolve(block, *block.qkv(x, *rotary[block.rotary])), *cache, block.window
                 )
                 x = block.add_attention(x, attended)
             if f"mlp.{i}" not in left_out:

@@ -230,7 +230,7 @@ def _digest_below(model: StreamFused) -> str:
     for module in (model.base.embed_tokens, *own, *model.base.blocks[:frozen], *adapters):
         for parameter in module.parameters():
             digest.update(str(parameter.dtype).encode())  # the weights may be the same in two
-            for rows in parameter.detach().split(_DIGESTED_ROWS):  # a whole table may be half of the memory
+            for rows in parameter.detach().split(_DIGESTED_ROWS):  # a float32 copy of a table may not fit into memory
                 digest.update(rows.float().cpu().numpy().tobytes())
     return digest.hexdigest()
 

@@ -160,7 +160,7 @@ class _Batch:
         biases = {window: self._within(whole, window, padding, start, stop) for window in self.windows}
         x, per_layer = self.model.embed(ids), self.model.per_layer(ids)
         for i, block in enumerate(self.model.blocks):
-            keys, values = self.keys[block.source], self.values[block.source]
+            keys, values = self.keys[block.kv_source], self.values[block.kv_source]
             q, k, v = block.qkv(x, *rotary[block.rotary])
             if k is None or v is None:
                 attended = _attend(q, keys[some], values[some], biases[block.window])

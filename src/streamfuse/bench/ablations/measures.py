@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from streamfuse.export.pruning import SoftmaxEdges, Survivors, edges_of
 from streamfuse.model.low_rank import ParentTerm
 from streamfuse.model.streams import StreamFused
-from streamfuse.model.transformer import SharedKeys, Transformer, attend
+from streamfuse.model.transformer import SharedKV, Transformer, attend
 from streamfuse.runtime.reference.draft import DraftTables
 from streamfuse.runtime.reference.tree import Tree
 from streamfuse.train.evaluate import Proposals
@@ -64,7 +64,7 @@ class PrunedTree:
         x = base.embed(torch.tensor([example.input_ids]))
         rotary = base.rotary(torch.arange(x.shape[1]))
         for block in base.blocks[: self.model.num_lower_layers]:
-            q, k, v = SharedKeys().of(block, *block.qkv(x, *rotary[block.rotary]))
+            q, k, v = SharedKV().resolve(block, *block.qkv(x, *rotary[block.rotary]))
             caches.append((k, v))
             x = block.finish(x, block.mix(q, k, v))
         return caches
@@ -78,7 +78,7 @@ class PrunedTree:
         places = torch.cat([torch.arange(root), positions])
         blocks = base.blocks[: self.model.num_lower_layers]
         for block, (keys, values) in zip(blocks, self._caches, strict=True):
-            q, k, v = SharedKeys().of(block, *block.qkv(x, *rotary[block.rotary]))
+            q, k, v = SharedKV().resolve(block, *block.qkv(x, *rotary[block.rotary]))
             keys, values = torch.cat([keys[:, :root], k], 1), torch.cat([values[:, :root], v], 1)
             near = mask if block.window is None else mask & (places > positions[:, None] - block.window)
             x = block.finish(x, attend(q, keys, values, near))

@@ -280,7 +280,7 @@ def _by_part(operators: Mapping[str, float], pass_ms: float) -> dict[str, float]
     parts = dict.fromkeys((EMBEDDING, ATTENTION, MLP, HEAD, TOP_K), 0.0)
     for name, ms in operators.items():
         part = _PARTS.get(name.removeprefix("streamfuse::").removesuffix(".out"))
-        if part in parts:  # OTHER is the rest
+        if part in parts:  # OTHER is what remains, below
             parts[part] += ms
     return {**parts, OTHER: max(0.0, pass_ms - sum(parts.values())), WAITS: operators.get(WAIT, 0.0)}
 

@@ -59,8 +59,8 @@ def work_of(manifest: Manifest, method: str, context: int) -> dict[str, Work]:
     adapters, stream_head = _stream_bytes(manifest) if rows.streams else (0.0, 0.0)
     attention, mlp = _parameters(manifest, ATTENTION), _parameters(manifest, MLP)
     share = rows.base / model.num_layers
-    caches = _caches(manifest, context)[model.num_layers - rows.depth :]
-    numbers = _states(manifest)[model.num_layers - rows.depth :]
+    read = slice(rows.depth) if method == PREFILL else slice(model.num_layers - rows.depth, None)
+    caches, numbers = _caches(manifest, context)[read], _states(manifest)[read]
     # Of linear attention: states in float32.
     cache = sum(one.positions * one.position_bytes for one in caches) + 4 * sum(numbers)
     # One row's scores and weighted values in one layer. A convolution counts as attention to its cached positions: the
@@ -90,8 +90,11 @@ def rows_per_layer(manifest: Manifest, method: str) -> float:
 
 def _rows(manifest: Manifest, method: str) -> _Rows:
     facts, layers, top = manifest.methods[method], manifest.model.num_layers, manifest.speculation.num_msa_layers
-    if method in (PREFILL, DECODE):
-        return _Rows(facts.rows, facts.rows * layers, int(method == DECODE), 0, layers, layers)
+    if method == PREFILL:  # it ends at the last layer with caches
+        cached = sum(tensor.name.startswith("key_cache_") for tensor in manifest.methods[DECODE].inputs) or layers
+        return _Rows(facts.rows, facts.rows * cached, 0, 0, layers, cached)
+    if method == DECODE:
+        return _Rows(facts.rows, facts.rows * layers, 1, 0, layers, layers)
     if method == STREAMS:
         streams = manifest.speculation.num_streams
         return _Rows(0, streams * top, 0, streams, top, 0 if manifest.speculation.merged_streams else top)
@@ -118,8 +121,8 @@ class _Cache:
 
 
 def _caches(manifest: Manifest, context: int) -> list[_Cache]:
-    """Those of each layer. A layer that reads the caches of another one has none, since a manifest does not say whose
-    it reads."""
+    """Those of each layer. A layer that shares the caches of a lower one counts as 0, because a manifest does not say
+    which layer that is; so the reads of caches are underestimated for Gemma 4."""
     model, axis = manifest.model, _POSITIONS_AXIS[manifest.cache.layout]
     inputs = {tensor.name: tensor.shape for tensor in manifest.methods[DECODE].inputs}
     has_names = "key_cache_0" in inputs

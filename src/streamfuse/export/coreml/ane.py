@@ -102,7 +102,7 @@ class Form(plain.TracedForm):
         return Opening(self, block, adapters)
 
     def head(self, norm: RMSNorm, weight: Tensor, cap: float) -> nn.Module:
-        return Head(norm, self.chunks("head", weight))  # preview.py refuses models with a cap
+        return Head(norm, self.chunks("head", weight))  # a cap needs --backend kernels (preview.py)
 
     def stream_head(self, norm: RMSNorm, weight: Tensor, ids: Tensor, top_k: int) -> nn.Module:
         return StreamHead(norm, self.chunks("streams", weight), ids, top_k)

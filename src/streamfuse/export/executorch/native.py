@@ -27,7 +27,7 @@ from ..integers import GridReport, to_integers
 from ..schemes import GRIDS, GROUP, Part, Schemes
 
 _ops = torch.ops.streamfuse
-_PACKED_AT_ONCE = 1 << 26  # weights, which have several copies while they are packed
+_PACKED_AT_ONCE = 1 << 26  # weights that are quantized and packed in one step, to limit memory
 
 
 class Form(layers.Form):
@@ -214,7 +214,7 @@ class Embedding(nn.Module):
 
 
 class PerLayer(nn.Module):
-    """The numbers for each layer from per-layer embeddings: `Transformer.per_layer` with packed weights."""
+    """Per-layer inputs: `Transformer.per_layer` with packed weights."""
 
     table: Tensor
     projection: Tensor
@@ -224,7 +224,7 @@ class PerLayer(nn.Module):
         super().__init__()
         config = base.config
         self.layers, self.size = config.num_layers, config.per_layer_size
-        # The projection is divided by sqrt(h) before its norm, which only changes the epsilon.
+        # Leaves out the factor 1 / sqrt(h) before the norm, which cancels it if the epsilon is multiplied by h.
         self.eps = base.per_layer_norm.eps * config.hidden_size
         self.register_buffer("table", pack(base.per_layer_embedding.weight))
         self.register_buffer("projection", pack(base.per_layer_projection.weight))
@@ -242,7 +242,7 @@ class PerLayer(nn.Module):
 
 
 class Ending(nn.Module):
-    """What a layer has after its MLP: its part of the per-layer embeddings, and its scalar."""
+    """What follows a layer's MLP: the branch of its per-layer input, and its scalar."""
 
     gate: Tensor | None  # with proj; None: the model has no per-layer embeddings
     proj: Tensor | None
@@ -321,9 +321,12 @@ class Opening(nn.Module):
         )  # fmt: skip
         if self.value_eps is not None:
             query, key, value = rotated
-            heads = value.view(-1, value.shape[2])
-            normed = _ops.add_normed(heads, self.ones, self.value_eps, torch.zeros_like(heads))
-            return query, key, normed.view(value.shape)
+            # One head at a time: an operator takes a tensor with as many rows as the method for its rows, and computes
+            # those that are not padding.
+            heads = [value[:, head] for head in range(self.kv_heads)]
+            none = torch.zeros_like(heads[0])
+            normed = [_ops.add_normed(head, self.ones, self.value_eps, none) for head in heads]
+            return query, key, torch.cat(normed, 1).view(value.shape)
         if self.weights_after_rope:
             query, key, value = rotated
             return query * self.weights_after_rope[0], key * self.weights_after_rope[1], value

@@ -32,11 +32,12 @@ class DraftModelStudent:
     def loss(self, one: Noted) -> tuple[Tensor, int]:
         """Over the places after which a draft was wrong."""
         places = torch.tensor([rejection.last for rejection in one.rejections])
-        states = self._model.main_states(self._model.frozen_states(torch.tensor([one.tokens])))[0][places]
-        log_probs = torch.log_softmax(self._model.base.lm_head(states).float(), -1)
+        ids = torch.tensor([one.tokens])
+        states = self._model.main_states(self._model.frozen_states(ids), ids=ids)[0][places]
+        log_probs = torch.log_softmax(self._model.base.logits(states).float(), -1)
         rows = places + 1 - one.start
-        ids, probs = torch.from_numpy(one.ids)[rows], torch.from_numpy(one.probs)[rows]
-        return -(log_probs.gather(1, ids) * probs).sum(), len(places)
+        drafted, probs = torch.from_numpy(one.ids)[rows], torch.from_numpy(one.probs)[rows]
+        return -(log_probs.gather(1, drafted) * probs).sum(), len(places)
 
     def packed(self) -> Mapping[str, Tensor]:
         """Its merged weights, as an export by default packs them for the kernels."""

@@ -66,7 +66,9 @@ class StreamsStudent:
         slots = self._slots[torch.from_numpy(one.ids)[rows[known]]]  # [n, 32]
         probs = torch.from_numpy(one.probs)[rows[known]] * (slots >= 0)
         probs = probs / probs.sum(1, keepdim=True).clamp(min=1e-9)
-        states = self._model.stream_states(self._states(one), at[None], known=tokens[at + 1][None]).streams[0][known]
+        known_tokens = tokens[at + 1][None]
+        found = self._model.stream_states(self._states(one), at[None], known=known_tokens, ids=tokens[None])
+        states = found.streams[0][known]
         plain = self._model.stream_logits(states, stream, self._head).float()
         scores = [plain]
         if self._right is not None:

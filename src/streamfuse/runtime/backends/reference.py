@@ -31,9 +31,9 @@ Method = Callable[..., tuple[Any, ...]]
 class ReferenceBackend(HostBackend):
     """One sequence over methods by name.
 
-    `caches` has the heads and their size of each layer with caches. Layers from `num_lower` on return rows in `kept`
-    order. `streams` takes the caches of layers from `first_of_streams` on (default: from `num_lower` on), and
-    `next_token` says that it takes the next token.
+    `caches`: (kv heads, head dimension) of each layer with caches. `num_lower`: layers from this one on return their
+    new rows in `kept` order. `first_of_streams`: the first layer whose caches `streams` takes; default: `num_lower`.
+    `next_token`: whether `streams` takes the next token.
     `states` are the numbers of each layer's state, 0 for none: methods take them after the caches, float32
     [2, numbers], and bring them up to date.
     `window` is that of the layers whose caches are ring buffers, if there are any; then `positions` are those in the
