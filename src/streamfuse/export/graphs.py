@@ -94,6 +94,7 @@ class Verify(nn.Module):
         # Head rows of drafted tokens; with a tied head, the embedding's rows, which are available.
         self.candidates = weights.candidates if self.survivors is not None else None
         self.gives_hidden = weights.shapes.deferred
+        self.shares_keys = weights.config.num_cached_layers < layers
         self.register_buffer("arange", torch.arange(rows))
         if carrying:
             self.insert, self.stream_head = weights.insert, weights.stream_head
@@ -115,16 +116,14 @@ class Verify(nn.Module):
         positions, x = self.rotary(position_ids), self.start(embedded)
         per_layer = None if self.per_layer is None else self.per_layer(input_ids, x)
         x, new = self.lower(x, positions, cache_length, ancestors, of_layers[: self.split], per_layer)
-        below = new
-        kept, order = position_ids * 0 + self.arange, None
+        kept, order, below = position_ids * 0 + self.arange, None, new
         if self.survivors is not None:
             drafted = embedded if self.candidates is None else self.candidates(input_ids)
             chosen, named, ancestors, order = self.survivors(x, drafted, ancestors)
             if chosen is not None:
                 kept = chosen if named is None else named
                 x, position_ids = x.index_select(0, chosen), position_ids.index_select(0, chosen)
-                # Used only if layers share keys and values.
-                below = [rows.index_select(0, chosen) for rows in new]
+                below = [rows.index_select(0, chosen) for rows in new] if self.shares_keys else new
                 per_layer = None if per_layer is None else per_layer.index_select(0, chosen)
         hidden = x
         if self.carrying:

@@ -200,6 +200,7 @@ class Weights(nn.Module):
     stream_head: nn.Module
     candidates: nn.Module | None  # tokens int64 [T] -> the pruner's input; None: their embeddings
     insert: nn.Module  # states [R, h] below the top layers -> stream rows [R, G, h]
+    per_layer: nn.Module | None  # ids [R], hidden states before the first layer [R, h] -> per-layer inputs [R, N, P]
 
     def __init__(
         self, model: StreamFused, shapes: GraphShapes, form: Form | None = None, of_base: Weights | None = None
@@ -211,13 +212,12 @@ class Weights(nn.Module):
         self.embedding = form.embedding(base.embed_tokens.weight)
         scale = base.config.embedding_scale
         self.start = nn.Identity() if scale == 1 else Scale(scale)  # embedding rows -> hidden states
-        # ids [R], hidden states before the first layer [R, h] -> per-layer inputs [R, N, P]
-        self.per_layer = form.per_layer(base) if base.config.per_layer_size and of_base is None else None
         adapters = _adapters(model, form.merges_streams)
         if of_base is None:
             self.openings = nn.ModuleList(map(form.opening, base.blocks, adapters))
             self.closings = nn.ModuleList(map(form.closing, base.blocks, adapters))
             self.endings = nn.ModuleList(map(form.ending, base.blocks))
+            self.per_layer = form.per_layer(base) if base.config.per_layer_size else None
         else:
             self.per_layer, self.endings = of_base.per_layer, of_base.endings
             self.openings = nn.ModuleList(map(form.with_adapters, of_base.openings, adapters))

@@ -414,6 +414,7 @@ def _per_layer_size(config: dict[str, Any], family: Family, vocab: int, source: 
 
 
 def _logit_cap(config: dict[str, Any], family: Family, source: str) -> float:
+    """The cap of soft-capped logits; 0: none."""
     name = "final_logit_softcapping"
     value = config.get(name, family.default(name)) if name in family.reads else None
     cap = Fields({name: value}, source).number(name) if value else 0.0
@@ -469,8 +470,7 @@ def _with_global_head_dim(config: dict[str, Any], kinds: list[str], head_dim: in
 
 
 def _mlp_sizes(config: dict[str, Any], family: Family, layers: int, cached: int, source: str) -> tuple[int, ...]:
-    """The size of each layer's MLP, which is twice as wide in layers that share keys and values if
-    `use_double_wide_mlp` says so."""
+    """The MLP's size in each layer. With `use_double_wide_mlp`, it is doubled in layers that share keys and values."""
     size = _intermediate_size(config, family, source)
     name = "use_double_wide_mlp"
     wide = 1 + (name in family.reads and bool(config.get(name, family.default(name))))

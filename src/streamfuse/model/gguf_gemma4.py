@@ -86,7 +86,7 @@ def _is_double_wide(values: dict[str, Any], source: str, layers: int, shared: An
     """Whether the MLPs of layers that share keys and values are twice as wide as the others."""
     name = "gemma4.feed_forward_length"
     sizes = values.get(name)
-    if not isinstance(sizes, list) or len(set(sizes)) == 1:
+    if not isinstance(sizes, list) or all(size == sizes[0] for size in sizes):
         return False
     cached = layers - shared if isinstance(shared, int) and 0 < shared < layers else layers
     if sizes != [sizes[0]] * cached + [2 * sizes[0]] * (layers - cached):

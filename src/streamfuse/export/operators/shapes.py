@@ -117,9 +117,7 @@ def qkv(
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     check = _Checks("qkv" if bias is None else "biased_qkv")
-    check(cos.dim() == 2 and cos.shape == sin.shape and cos.shape[0] == x.shape[0], "cos and sin must be [rows, D]")
-    rows, dim = cos.shape
-    check(dim % 2 == 0 and dim % TILE == 0, f"the head dimension must be a multiple of {TILE}, not {dim}")
+    rows, dim = check.rotary(x, cos, sin)
     check(heads >= 1 and kv_heads >= 1, "there must be heads")
     check.product(x, norm, weight, (heads + 2 * kv_heads) * dim, down, up, first_adapted_row, parts=3, bias=bias)
     for own, count in ((q_norm, heads), (k_norm, kv_heads)):
@@ -142,9 +140,7 @@ def query(
     first_adapted_row: int,
 ) -> Tensor:
     check = _Checks("query")
-    check(cos.dim() == 2 and cos.shape == sin.shape and cos.shape[0] == x.shape[0], "cos and sin must be [rows, D]")
-    rows, dim = cos.shape
-    check(dim % 2 == 0 and dim % TILE == 0, f"the head dimension must be a multiple of {TILE}, not {dim}")
+    rows, dim = check.rotary(x, cos, sin)
     check(heads >= 1, "there must be heads")
     check.product(x, norm, weight, heads * dim, down, up, first_adapted_row)
     check(q_norm is None or tuple(q_norm.shape) == (dim,), f"q_norm must be [{dim}]")
@@ -309,6 +305,13 @@ class _Checks:
     def __call__(self, condition: bool, what: str) -> None:
         if not condition:
             raise ValueError(f"{self.operator}: {what}")
+
+    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[int, int]:
+        """Checks cos and sin, and returns the rows and the head dimension."""
+        self(cos.dim() == 2 and cos.shape == sin.shape and cos.shape[0] == x.shape[0], "cos and sin must be [rows, D]")
+        rows, dim = cos.shape
+        self(dim % 2 == 0 and dim % TILE == 0, f"the head dimension must be a multiple of {TILE}, not {dim}")
+        return rows, dim
 
     def product(
         self,
